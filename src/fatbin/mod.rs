@@ -1,0 +1,3 @@
+//! HIP fat binaries: wrappers, offload bundles, compressed bundles and their entry IDs.
+
+pub mod wrapper;

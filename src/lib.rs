@@ -1,0 +1,5 @@
+//! fatwheel
+pub mod edit;
+pub mod fatbin;
+pub mod fault;
+pub mod source;

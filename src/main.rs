@@ -1,0 +1,2 @@
+//! The fatwheel binary.
+fn main() {}
