@@ -1,5 +1,9 @@
 //! fatwheel
 pub mod edit;
+pub mod error;
 pub mod fatbin;
 pub mod fault;
+pub mod io;
 pub mod source;
+pub mod sys;
+pub mod zip;

@@ -1,7 +1,7 @@
 //! Streams a file through an edit plan.
 
 use super::plan::{Edit, EditPlan};
-use crate::fault::{Fault, Result};
+use crate::fault::Fault;
 
 /// Zeros are written in pieces of this many bytes, so that no plan can make `apply` allocate much.
 const ZEROS: &[u8] = &[0; 4096];
@@ -112,6 +112,7 @@ impl<'plan> Apply<'plan> {
 mod tests {
     use super::super::plan::PlanBuilder;
     use super::*;
+    use crate::fault::Result;
 
     fn run(plan: &EditPlan, input: &[u8], chunk: usize) -> Result<Vec<u8>> {
         let mut output = Vec::new();
