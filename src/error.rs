@@ -40,6 +40,10 @@ pub enum ErrorKind {
         /// The operating system's error.
         source: io::Error,
     },
+    /// A thread stopped because another one failed; [`crate::split`] returns that one's error instead.
+    #[doc(hidden)]
+    #[error("stopped")]
+    Stopped,
     /// The caller asked for the split to stop (Ctrl-C).
     #[error("interrupted; nothing was written")]
     Interrupted,

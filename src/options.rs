@@ -1,0 +1,183 @@
+//! What a caller can ask for, and what it is told afterwards.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::pipeline::compress::Scheme;
+use crate::wheel::variant;
+
+/// The options of one split. [`SplitOptions::new`] gives the defaults.
+#[derive(Clone, Debug)]
+pub struct SplitOptions {
+    /// The wheel, or the directory that it was unpacked into.
+    pub input: PathBuf,
+    /// Where the outputs go; made if it does not exist.
+    pub output_dir: PathBuf,
+    /// Directory of the wheel that `.kpack/` is placed in. `None`: the one top-level directory with fat binaries.
+    pub overlay_root: Option<String>,
+    /// Device wheels are named `<prefix>-<key>`. `None`: `amd-<name>-device`.
+    pub device_package_prefix: Option<String>,
+    /// More `Requires-Dist` entries for device wheels; `@GFXARCH@` stands for the bundle key.
+    pub device_requires_dist: Vec<String>,
+    /// Database handlers and presets by name (`torch-fat`, `rocblas`, ...).
+    pub databases: Vec<String>,
+    /// Globs with `{arch}` for other per-architecture files.
+    pub device_files: Vec<String>,
+    /// `.whl` files or directories.
+    pub output_format: OutputFormat,
+    /// How code objects are stored.
+    pub scheme: Scheme,
+    /// One archive per processor, or per target as the Python tool has it.
+    pub kpack_layout: KpackLayout,
+    /// Also write a variant wheel.
+    pub variant: Option<VariantOptions>,
+    /// Comma-separated bundle keys to keep, or with `!` to drop. `None`: keep all.
+    pub archs: Option<String>,
+    /// JSON text with more rows for the architecture table.
+    pub arch_table: Option<String>,
+    /// What becomes of processors that the table lacks.
+    pub unknown_arch: UnknownArch,
+    /// Split binaries that have SPIR-V too, and drop it.
+    pub drop_spirv: bool,
+    /// Leave a binary whole in the host wheel if it cannot be rewritten safely.
+    pub keep_unsupported: bool,
+    /// Whether members must match the input's RECORD; a mismatch is a warning otherwise.
+    pub verify_record: bool,
+    /// Whether the host wheel may replace the input.
+    pub replace_input: bool,
+    /// Worker threads, at least 1.
+    pub jobs: usize,
+    /// Wait until the outputs are on the disk before they get their names.
+    pub durable: bool,
+    /// Time of new members in seconds since 1970 (SOURCE_DATE_EPOCH). `None`: the newest time in the input.
+    pub source_date_epoch: Option<i64>,
+    /// Set to true by the caller to stop the split; nothing is written then.
+    pub interrupt: Option<Arc<AtomicBool>>,
+    /// Told about progress while the split runs.
+    pub progress: Option<Arc<dyn Progress>>,
+}
+
+impl SplitOptions {
+    /// The defaults for splitting `input` into `output_dir`: as many jobs as cores, zstd level 3.
+    pub fn new(input: impl Into<PathBuf>, output_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            input: input.into(),
+            output_dir: output_dir.into(),
+            overlay_root: None,
+            device_package_prefix: None,
+            device_requires_dist: Vec::new(),
+            databases: Vec::new(),
+            device_files: Vec::new(),
+            output_format: OutputFormat::Wheel,
+            scheme: Scheme::Zstd(3),
+            kpack_layout: KpackLayout::PerProcessor,
+            variant: None,
+            archs: None,
+            arch_table: None,
+            unknown_arch: UnknownArch::Package,
+            drop_spirv: false,
+            keep_unsupported: false,
+            verify_record: true,
+            replace_input: false,
+            jobs: std::thread::available_parallelism().map_or(1, usize::from),
+            durable: true,
+            source_date_epoch: None,
+            interrupt: None,
+            progress: None,
+        }
+    }
+}
+
+/// The form of the outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// `.whl` files.
+    Wheel,
+    /// Directories, as if the wheels had been unpacked.
+    Directory,
+}
+
+/// How code objects are spread over archives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KpackLayout {
+    /// One complete archive per processor.
+    PerProcessor,
+    /// One archive per target ID, without aliases.
+    PerTarget,
+}
+
+/// What becomes of code for a processor that the architecture table lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownArch {
+    /// It gets a device wheel of its own, and a warning.
+    Package,
+    /// It is an error.
+    Error,
+    /// Binaries that have such code stay whole in the host wheel, with a warning.
+    Host,
+}
+
+/// The variant wheel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VariantOptions {
+    /// Goes before `.whl` of its file name.
+    pub label: String,
+    /// Profile of `variant.json`.
+    pub format: variant::Format,
+}
+
+/// Watches a split. Called from several threads.
+pub trait Progress: Send + Sync + std::fmt::Debug {
+    /// The split will go through so many bytes in all.
+    fn start(&self, total: u64);
+    /// So many of them are done, in all.
+    fn update(&self, done: u64);
+}
+
+/// What a split has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SplitReport {
+    /// The host wheel.
+    pub host: Output,
+    /// Bytes of the input.
+    pub input_size: u64,
+    /// The variant wheel, if one was asked for.
+    pub variant: Option<Output>,
+    /// The device wheels, by bundle key.
+    pub devices: Vec<DeviceOutput>,
+    /// Fat binaries that were split, by path in the wheel.
+    pub split_binaries: Vec<String>,
+    /// What the user should know; one or more sentences each.
+    pub warnings: Vec<String>,
+    /// Whether the input was a host wheel already, and was copied.
+    pub already_split: bool,
+}
+
+/// One output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// One device wheel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceOutput {
+    /// The wheel.
+    pub output: Output,
+    /// Distribution name.
+    pub name: String,
+    /// Bundle key.
+    pub key: String,
+    /// Targets that its archives have code for.
+    pub targets: Vec<String>,
+    /// Distinct code objects in its archives.
+    pub code_objects: usize,
+    /// Per-architecture files that moved here.
+    pub files: usize,
+}

@@ -1,0 +1,375 @@
+//! Stage *classify*: the first pass over every member, in parallel. Inflates once through CRC-32, SHA-256 and the
+//! magic numbers; whatever may be a fat binary is looked into by random access afterwards. Nothing is written.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_channel::bounded;
+use sha2::{Digest, Sha256, Sha384, Sha512};
+
+use super::cancel::{Cancel, cause, hung_up};
+use super::identify::Identified;
+use super::unbundle::join;
+use crate::elf::{self, ElfLayout};
+use crate::error::{Error, Result};
+use crate::fatbin::walk::{LocatedBundle, walk};
+use crate::fatbin::wrapper::{BundleSection, HIPF_MAGIC, Located, Wrapper};
+use crate::fault::{self, Fault};
+use crate::io::member::CHUNK;
+use crate::io::{Checkpoints, Input, Member, MemberReader, StreamReader};
+use crate::pe::{self, PeLayout};
+use crate::source::ReadAt;
+use crate::wheel::record::{Hash, Row};
+
+/// Members from this size on are hashed in a thread of their own while they are inflated.
+const LARGE: u64 = 16 << 20;
+/// Chunks on their way to that thread.
+const HASH_QUEUE: usize = 8;
+/// Checkpoints of all members together, 45 KiB each. Few enough for the memory bound, many enough that a jump
+/// inflates little.
+const CHECKPOINTS: u64 = 256;
+/// Checkpoints closer than this would cost more than they save.
+const MIN_INTERVAL: u64 = 1 << 20;
+
+/// What the first pass found out about one member.
+#[derive(Debug)]
+pub struct Classified {
+    /// SHA-256 of its bytes.
+    pub sha256: [u8; 32],
+    /// What it is.
+    pub kind: Kind,
+    /// How it differs from the input's RECORD, where `--no-verify-record` makes that a warning.
+    pub warning: Option<String>,
+}
+
+/// What a member is.
+#[derive(Debug)]
+pub enum Kind {
+    /// No device code.
+    Plain,
+    /// A binary that was split before.
+    AlreadySplit,
+    /// A fat binary.
+    Fat(Box<FatBinary>),
+    /// A binary with device code that cannot be understood.
+    Broken(Fault),
+}
+
+/// Headers of a fat binary, by format.
+#[derive(Debug)]
+pub enum Layout {
+    /// ELF64, little-endian.
+    Elf(ElfLayout),
+    /// PE32+.
+    Pe(PeLayout),
+}
+
+impl Layout {
+    /// The sections that hold bundles.
+    pub fn sections(&self) -> &[BundleSection] {
+        match self {
+            Layout::Elf(layout) => &layout.sections,
+            Layout::Pe(layout) => &layout.sections,
+        }
+    }
+
+    /// All wrappers; the position of one is its code-object index.
+    pub fn wrappers(&self) -> &[Wrapper] {
+        match self {
+            Layout::Elf(layout) => &layout.wrappers,
+            Layout::Pe(layout) => &layout.wrappers,
+        }
+    }
+}
+
+/// A fat binary, and where its device code lies.
+#[derive(Debug)]
+pub struct FatBinary {
+    /// Its headers.
+    pub layout: Layout,
+    /// All bundles in the order of the file.
+    pub bundles: Vec<LocatedBundle>,
+    /// For each wrapper the bundle that it points at; `None` for one that was split before.
+    pub bundle_of_wrapper: Vec<Option<usize>>,
+    /// For reading the member at random while the split is planned.
+    pub checkpoints: Checkpoints,
+}
+
+/// Counters that all threads of the first pass share.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Uncompressed bytes that went by.
+    pub read: AtomicU64,
+    /// Bytes that random access inflated again.
+    pub inflated_again: AtomicU64,
+}
+
+/// Classifies all members with `jobs` threads. The result is in the order of the members.
+pub fn classify(
+    input: &Input,
+    identified: &Identified,
+    verify_record: bool,
+    jobs: usize,
+    cancel: &Cancel,
+    counters: &Counters,
+) -> Result<Vec<Classified>> {
+    let members = input.members();
+    // Largest first, so that no thread starts the largest when the others are done.
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(members[index].size));
+    let total: u64 = members.iter().map(|member| member.size).sum();
+    let interval = (total / CHECKPOINTS).max(MIN_INTERVAL);
+    let next = AtomicUsize::new(0);
+    // The failure to report is that of the first member in the wheel's order, whoever is faster: members behind a
+    // failed one are skipped, those before it are still looked at.
+    let failed = AtomicUsize::new(usize::MAX);
+    let results: Mutex<Vec<Option<Classified>>> = Mutex::new((0..members.len()).map(|_| None).collect());
+    let errors: Mutex<Vec<(usize, Error)>> = Mutex::new(Vec::new());
+    let work = || -> Result<()> {
+        let mut reader = StreamReader::new()?;
+        while let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+            cancel.check()?;
+            if index > failed.load(Ordering::Relaxed) {
+                continue;
+            }
+            let row = identified.record.as_ref().map(|record| record.get(&members[index].name));
+            let pass = FirstPass { input, member: &members[index], interval, cancel, counters };
+            let classified = pass.run(&mut reader).and_then(|(sha256, kind)| {
+                let warning = pass.compare(row, identified, &sha256, verify_record)?;
+                Ok(Classified { sha256, kind, warning })
+            });
+            match classified {
+                Ok(classified) => lock(&results)[index] = Some(classified),
+                Err(error) => {
+                    failed.fetch_min(index, Ordering::Relaxed);
+                    lock(&errors).push((index, error));
+                }
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..jobs.clamp(1, members.len().max(1))).map(|_| scope.spawn(work)).collect();
+        let first = work();
+        let results: Vec<Result<()>> = std::iter::once(first).chain(threads.into_iter().map(join)).collect();
+        cause(results.into_iter().filter_map(Result::err)).map_or(Ok(()), Err)
+    })?;
+    let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, error)) = errors.into_iter().min_by_key(|&(index, _)| index) {
+        return Err(error);
+    }
+    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(results.into_iter().flatten().collect())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct FirstPass<'a> {
+    input: &'a Input,
+    member: &'a Member,
+    interval: u64,
+    cancel: &'a Cancel,
+    counters: &'a Counters,
+}
+
+impl FirstPass<'_> {
+    fn run(&self, reader: &mut StreamReader) -> Result<([u8; 32], Kind)> {
+        let mut crc = crc32fast::Hasher::new();
+        let mut prefix = Vec::with_capacity(8);
+        let mut checkpoints = Checkpoints::every(self.interval);
+        let mut look = |chunk: &[u8]| {
+            self.cancel.check()?;
+            self.counters.read.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            let missing = 8usize.saturating_sub(prefix.len()).min(chunk.len());
+            prefix.extend_from_slice(&chunk[..missing]);
+            crc.update(chunk);
+            Ok::<_, Error>(())
+        };
+        let wants_checkpoints = self.member.is_file() && self.member.size > self.interval;
+        let checkpoints_wanted = wants_checkpoints.then_some(&mut checkpoints);
+        let sha256 = if self.member.size < LARGE {
+            let mut sha256 = Sha256::new();
+            reader.read(self.input, self.member, checkpoints_wanted, |chunk| {
+                look(chunk)?;
+                sha256.update(chunk);
+                Ok(())
+            })?;
+            sha256.finalize()
+        } else {
+            self.hash_apart(reader, checkpoints_wanted, look)?
+        };
+        let found = crc.finalize();
+        if let Some(expected) = self.member.crc32().filter(|&expected| expected != found) {
+            let fault = Fault::malformed(
+                "member data",
+                None,
+                format!("CRC-32 is {found:08x}, the archive says {expected:08x}"),
+            );
+            return Err(Error::from(fault).in_member(&self.member.name).with_hint("download the wheel again"));
+        }
+        let kind = if self.member.is_file() { self.look_into(&prefix, checkpoints)? } else { Kind::Plain };
+        Ok((sha256.into(), kind))
+    }
+
+    /// Inflates in this thread and hashes in another: together they take as long as the slower of the two.
+    fn hash_apart(
+        &self,
+        reader: &mut StreamReader,
+        checkpoints: Option<&mut Checkpoints>,
+        mut look: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<sha2::digest::Output<Sha256>> {
+        std::thread::scope(|scope| {
+            let (full, to_hash) = bounded::<Vec<u8>>(HASH_QUEUE);
+            let (empty, to_fill) = bounded::<Vec<u8>>(HASH_QUEUE + 2);
+            let hasher = scope.spawn(move || {
+                let mut sha256 = Sha256::new();
+                for buffer in to_hash {
+                    sha256.update(&buffer);
+                    // The reader may be done and gone.
+                    let _ = empty.try_send(buffer);
+                }
+                Ok(sha256.finalize())
+            });
+            let read = reader.read(self.input, self.member, checkpoints, |chunk| {
+                look(chunk)?;
+                let mut buffer = to_fill.try_recv().unwrap_or_else(|_| Vec::with_capacity(CHUNK));
+                buffer.clear();
+                buffer.extend_from_slice(chunk);
+                full.send(buffer).map_err(hung_up)
+            });
+            drop(full);
+            let digest = join(hasher)?;
+            read.map(|()| digest)
+        })
+    }
+
+    fn look_into(&self, prefix: &[u8], checkpoints: Checkpoints) -> Result<Kind> {
+        if !elf::is_elf(prefix) && !pe::is_pe(prefix) {
+            return Ok(Kind::Plain);
+        }
+        let located = {
+            let mut source =
+                MemberReader::new(self.input, self.member, &checkpoints, &self.counters.inflated_again)?;
+            locate(prefix, &mut source).and_then(|located| match located {
+                Located::Plain => Ok(Located::Plain),
+                Located::AlreadySplit => Ok(Located::AlreadySplit),
+                Located::Fat(layout) => {
+                    let mut bundles = Vec::new();
+                    for section in layout.sections() {
+                        bundles.extend(walk(&mut source, section)?);
+                    }
+                    let bundle_of_wrapper = match_wrappers(&layout, &bundles)?;
+                    Ok(Located::Fat((layout, bundles, bundle_of_wrapper)))
+                }
+            })
+        };
+        Ok(match located {
+            Ok(Located::Plain) => Kind::Plain,
+            Ok(Located::AlreadySplit) => Kind::AlreadySplit,
+            Ok(Located::Fat((layout, bundles, bundle_of_wrapper))) => {
+                Kind::Fat(Box::new(FatBinary { layout, bundles, bundle_of_wrapper, checkpoints }))
+            }
+            Err(fault) => Kind::Broken(fault),
+        })
+    }
+
+    /// Compares with the member's row of RECORD. `row`: `None` if there is no RECORD at all.
+    fn compare(
+        &self,
+        row: Option<Option<&Row>>,
+        identified: &Identified,
+        sha256: &[u8; 32],
+        strict: bool,
+    ) -> Result<Option<String>> {
+        let name = &self.member.name;
+        let exempt = ["RECORD", "RECORD.jws", "RECORD.p7s"].iter().any(|file| identified.path(file) == *name);
+        if exempt || self.member.is_directory() {
+            return Ok(None);
+        }
+        let problem = match row {
+            // Without a RECORD there is one warning for the wheel, not one per member.
+            None => return Ok(None),
+            Some(None) => return Ok(Some(format!("{name}: RECORD does not list it, so it could not be verified"))),
+            Some(Some(row)) => self.difference(row, sha256)?,
+        };
+        match problem {
+            None => Ok(None),
+            Some(problem) if strict => {
+                let fault = Fault::malformed("RECORD", None, problem);
+                Err(Error::from(fault).in_member(name).with_hint(
+                    "the file was changed after RECORD was written, or damaged; --no-verify-record goes on with a warning",
+                ))
+            }
+            Some(problem) => Ok(Some(format!("{name}: {problem}"))),
+        }
+    }
+
+    fn difference(&self, row: &Row, sha256: &[u8; 32]) -> Result<Option<String>> {
+        if let Some(size) = row.size.filter(|&size| size != self.member.size) {
+            return Ok(Some(format!("it says {size} bytes, found {}", self.member.size)));
+        }
+        let Some(Hash { algorithm, digest }) = &row.hash else { return Ok(None) };
+        let equal = match algorithm.as_str() {
+            "sha256" => digest[..] == sha256[..],
+            "sha384" => digest[..] == self.digest::<Sha384>()?[..],
+            "sha512" => digest[..] == self.digest::<Sha512>()?[..],
+            _ => return Ok(None),
+        };
+        Ok((!equal).then(|| format!("its {algorithm} does not fit the file's bytes")))
+    }
+
+    /// Reads the member once more: algorithms other than SHA-256 are rare.
+    fn digest<D: Digest>(&self) -> Result<Vec<u8>> {
+        let mut digest = D::new();
+        StreamReader::new()?.read(self.input, self.member, None, |chunk| {
+            digest.update(chunk);
+            Ok(())
+        })?;
+        Ok(digest.finalize().to_vec())
+    }
+}
+
+fn locate(prefix: &[u8], source: &mut dyn ReadAt) -> fault::Result<Located<Layout>> {
+    Ok(if elf::is_elf(prefix) {
+        match elf::locate(source)? {
+            Located::Plain => Located::Plain,
+            Located::AlreadySplit => Located::AlreadySplit,
+            Located::Fat(layout) => Located::Fat(Layout::Elf(layout)),
+        }
+    } else {
+        match pe::locate(source)? {
+            Located::Plain => Located::Plain,
+            Located::AlreadySplit => Located::AlreadySplit,
+            Located::Fat(layout) => Located::Fat(Layout::Pe(layout)),
+        }
+    })
+}
+
+/// The bundle of each wrapper: the one that starts where it points.
+fn match_wrappers(layout: &Layout, bundles: &[LocatedBundle]) -> fault::Result<Vec<Option<usize>>> {
+    layout
+        .wrappers()
+        .iter()
+        .enumerate()
+        .map(|(index, wrapper)| {
+            if wrapper.magic != HIPF_MAGIC {
+                return Ok(None);
+            }
+            let offset = layout.sections().iter().find_map(|section| {
+                let within = wrapper.target.checked_sub(section.address)?;
+                (within < section.range.end - section.range.start).then(|| section.range.start + within)
+            });
+            let bundle = offset.and_then(|offset| bundles.binary_search_by_key(&offset, |bundle| bundle.offset).ok());
+            bundle.map(Some).ok_or_else(|| {
+                Fault::malformed(
+                    format!("fat binary wrapper {index}"),
+                    wrapper.offset,
+                    format!("it points at address {:#x}, where no offload bundle starts", wrapper.target),
+                )
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,257 @@
+//! Stage *compress*: code objects become frames, host blocks become deflate blocks.
+//!
+//! Output bytes depend on the input and the settings alone: an object is compressed in one go if it is small and
+//! as a stream of fixed chunks if it is large, whatever the number of workers.
+
+use crossbeam_channel::{Receiver, Sender};
+use flate2::{Compress, Compression, FlushCompress, Status};
+use zstd::zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, compress_bound, zstd_sys};
+
+use super::budget::Grant;
+use super::cancel::hung_up;
+use super::item::{Compressed, CutIndex, HostStep, Rewritten, Unbundled};
+use crate::error::{Error, Result};
+
+/// How code objects are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// `none`: as they are.
+    Stored,
+    /// `zstd-per-kernel` at this level (1 to 22).
+    Zstd(i32),
+}
+
+/// zlib's default, and that of Python's zipfile: the level that wheels are made with.
+pub const DEFLATE_LEVEL: u32 = 6;
+/// Deflate looks back this far.
+pub const HISTORY: usize = 32 << 10;
+
+/// What workers do.
+#[derive(Debug)]
+pub enum Job {
+    /// Make one frame of a whole code object.
+    Compress(Unbundled),
+    /// Deflate one block of a host member.
+    Deflate(Rewritten),
+}
+
+/// Runs jobs until there are no more.
+pub fn work(
+    jobs: &Receiver<Job>,
+    frames: &Sender<Compressed>,
+    steps: &Sender<(u64, HostStep)>,
+    scheme: Scheme,
+    deflates: bool,
+) -> Result<()> {
+    let mut encoder = Encoder::new(scheme)?;
+    let mut deflater = Deflater::new();
+    for job in jobs {
+        match job {
+            Job::Compress(Unbundled { cut, bytes, mut grant }) => {
+                let bytes = encoder.whole(bytes)?;
+                grant.shrink(bytes.len());
+                frames.send(Compressed { cut, bytes, more: false, grant }).map_err(hung_up)?;
+            }
+            Job::Deflate(Rewritten { ticket, previous, block, last, grant }) => {
+                let history = previous.as_deref().map(Vec::as_slice).unwrap_or_default();
+                let history = &history[history.len().saturating_sub(HISTORY)..];
+                let deflated = if deflates { deflater.block(history, &block, last)? } else { Vec::new() };
+                let crc32 = crc32fast::hash(&block);
+                steps.send((ticket, HostStep::Block { plain: block, deflated, crc32, grant })).map_err(hung_up)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes one frame of the chunks of one large code object, and sends it in parts.
+pub fn stream(
+    cut: CutIndex,
+    size: u64,
+    chunks: &Receiver<(Vec<u8>, Grant)>,
+    frames: &Sender<Compressed>,
+    scheme: Scheme,
+) -> Result<()> {
+    let send = |bytes: Vec<u8>, mut grant: Grant, more| {
+        grant.shrink(bytes.len());
+        frames.send(Compressed { cut, bytes, more, grant }).map_err(hung_up)
+    };
+    let mut encoder = Encoder::new(scheme)?;
+    encoder.start(size)?;
+    let mut left = size;
+    for (chunk, grant) in chunks {
+        left = left.saturating_sub(chunk.len() as u64);
+        let bytes = encoder.part(chunk, left == 0)?;
+        send(bytes, grant, left > 0)?;
+    }
+    if left > 0 { Err(super::cancel::stopped()) } else { Ok(()) }
+}
+
+/// A zstd context, or nothing at all.
+struct Encoder {
+    context: Option<CCtx<'static>>,
+}
+
+impl Encoder {
+    fn new(scheme: Scheme) -> Result<Self> {
+        let context = match scheme {
+            Scheme::Stored => None,
+            Scheme::Zstd(level) => {
+                let mut context = CCtx::create();
+                // The runtime's loader needs the content size; a checksum would only repeat the wheel's.
+                for parameter in
+                    [CParameter::CompressionLevel(level), CParameter::ContentSizeFlag(true), CParameter::ChecksumFlag(false)]
+                {
+                    context.set_parameter(parameter).map_err(failed)?;
+                }
+                Some(context)
+            }
+        };
+        Ok(Self { context })
+    }
+
+    /// One frame of all of `bytes`.
+    fn whole(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        let Some(context) = &mut self.context else { return Ok(bytes) };
+        let mut frame = Vec::with_capacity(compress_bound(bytes.len()));
+        context.compress2(&mut frame, &bytes).map_err(failed)?;
+        // The bound is a little more than the input, a frame usually a fraction of it.
+        frame.shrink_to_fit();
+        Ok(frame)
+    }
+
+    /// Begins a frame of `size` bytes that come in parts.
+    fn start(&mut self, size: u64) -> Result<()> {
+        if let Some(context) = &mut self.context {
+            context.reset(ResetDirective::SessionOnly).map_err(failed)?;
+            context.set_pledged_src_size(Some(size)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, chunk: Vec<u8>, last: bool) -> Result<Vec<u8>> {
+        let Some(context) = &mut self.context else { return Ok(chunk) };
+        let directive =
+            if last { zstd_sys::ZSTD_EndDirective::ZSTD_e_end } else { zstd_sys::ZSTD_EndDirective::ZSTD_e_continue };
+        let mut out = Vec::with_capacity(compress_bound(chunk.len()));
+        let mut input = InBuffer::around(&chunk);
+        loop {
+            let at = out.len();
+            // Room for at least one block each time around.
+            out.reserve(CCtx::out_size());
+            let mut output = OutBuffer::around_pos(&mut out, at);
+            let pending = context.compress_stream2(&mut output, &mut input, directive).map_err(failed)?;
+            if input.pos() == chunk.len() && (!last || pending == 0) {
+                out.shrink_to_fit();
+                return Ok(out);
+            }
+        }
+    }
+}
+
+fn failed(code: usize) -> Error {
+    let message = zstd::zstd_safe::get_error_name(code);
+    Error::io("compress", None, std::io::Error::other(format!("zstd: {message}")))
+}
+
+/// Deflates blocks that join into one stream: every block ends on a byte boundary and starts with the history of
+/// the block before it, so blocks can be made in any order.
+struct Deflater {
+    state: Compress,
+}
+
+impl Deflater {
+    fn new() -> Self {
+        Self { state: Compress::new(Compression::new(DEFLATE_LEVEL), false) }
+    }
+
+    fn block(&mut self, history: &[u8], block: &[u8], last: bool) -> Result<Vec<u8>> {
+        let failed = |what: String| Error::io("deflate", None, std::io::Error::other(what));
+        self.state.reset();
+        if !history.is_empty() {
+            self.state.set_dictionary(history).map_err(|error| failed(error.to_string()))?;
+        }
+        let flush = if last { FlushCompress::Finish } else { FlushCompress::Sync };
+        // Code and data halve; what does not compress grows by 5 bytes in 16 KiB.
+        let mut out = Vec::with_capacity(block.len() / 2 + 64);
+        loop {
+            let done = usize::try_from(self.state.total_in()).unwrap_or(usize::MAX).min(block.len());
+            let status =
+                self.state.compress_vec(&block[done..], &mut out, flush).map_err(|error| failed(error.to_string()))?;
+            let all_in = self.state.total_in() == block.len() as u64;
+            // After a sync flush, room left over in the output says that nothing is pending.
+            let done = if last { status == Status::StreamEnd } else { all_in && out.len() < out.capacity() };
+            if done {
+                return Ok(out);
+            }
+            out.reserve(out.capacity().max(4096));
+        }
+    }
+}
+
+/// All of `bytes` as one deflate stream.
+pub fn deflate_whole(bytes: &[u8]) -> Result<Vec<u8>> {
+    Deflater::new().block(&[], bytes, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn sample(length: usize) -> Vec<u8> {
+        (0..length as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> (16 + n / 1000 % 8)) as u8 & 0x3f).collect()
+    }
+
+    #[test]
+    fn blocks_join_into_one_stream() {
+        for (length, size) in [(0, 100), (1, 100), (500_000, 70_000), (262_144, 65_536), (300_000, 300_000)] {
+            let bytes = sample(length);
+            let mut deflater = Deflater::new();
+            let mut joined = Vec::new();
+            let blocks: Vec<&[u8]> = if length == 0 { vec![&[]] } else { bytes.chunks(size).collect() };
+            for (index, block) in blocks.iter().enumerate() {
+                let history = index.checked_sub(1).map(|before| blocks[before]).unwrap_or_default();
+                let history = &history[history.len().saturating_sub(HISTORY)..];
+                joined.extend(deflater.block(history, block, index + 1 == blocks.len()).unwrap());
+            }
+            let mut back = Vec::new();
+            flate2::read::DeflateDecoder::new(joined.as_slice()).read_to_end(&mut back).unwrap();
+            assert_eq!(back, bytes, "{length} bytes in blocks of {size}");
+        }
+    }
+
+    #[test]
+    fn incompressible_blocks_come_back() {
+        let mut state = 1u64;
+        let bytes: Vec<u8> = (0..200_000)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 56) as u8
+            })
+            .collect();
+        let deflated = deflate_whole(&bytes).unwrap();
+        let mut back = Vec::new();
+        flate2::read::DeflateDecoder::new(deflated.as_slice()).read_to_end(&mut back).unwrap();
+        assert_eq!(back, bytes);
+    }
+
+    #[test]
+    fn frames_carry_their_content_size_whole_or_in_parts() {
+        let bytes = sample(700_000);
+        let mut encoder = Encoder::new(Scheme::Zstd(3)).unwrap();
+        let whole = encoder.whole(bytes.clone()).unwrap();
+        encoder.start(bytes.len() as u64).unwrap();
+        let mut parts = Vec::new();
+        let chunks: Vec<&[u8]> = bytes.chunks(100_000).collect();
+        for (index, chunk) in chunks.iter().enumerate() {
+            parts.extend(encoder.part(chunk.to_vec(), index + 1 == chunks.len()).unwrap());
+        }
+        for frame in [whole, parts] {
+            let size = zstd::zstd_safe::get_frame_content_size(&frame).unwrap();
+            assert_eq!(size, Some(bytes.len() as u64));
+            assert_eq!(zstd::bulk::decompress(&frame, bytes.len()).unwrap(), bytes);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The overlay root: the directory of the wheel that `.kpack/` is placed in.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+
+/// Where an installer puts the member `name`, relative to site-packages: files below `<name>.data/platlib/` and
+/// `<name>.data/purelib/` go beside the top level. `None` for other `.data` files (scripts, headers, data).
+pub fn installed(name: &str) -> Option<&str> {
+    let Some((directory, rest)) = name.split_once('/') else { return Some(name) };
+    if !directory.ends_with(".data") {
+        return Some(name);
+    }
+    rest.strip_prefix("platlib/").or_else(|| rest.strip_prefix("purelib/"))
+}
+
+/// The path of the member `name` relative to the overlay root `root`, where it will be installed.
+pub fn below<'n>(root: &str, name: &'n str) -> Option<&'n str> {
+    installed(name)?.strip_prefix(root)?.strip_prefix('/').filter(|rest| !rest.is_empty())
+}
+
+/// Checks the root that the user gave, or finds it: the one top-level directory that holds fat binaries.
+///
+/// `fat` are name and size of all fat binaries, `names` the names of all members.
+pub fn overlay_root<'n>(
+    given: Option<&str>,
+    fat: impl Iterator<Item = (&'n str, u64)>,
+    names: impl Iterator<Item = &'n str> + Clone,
+) -> Result<Option<String>> {
+    if let Some(given) = given {
+        let root = given.replace('\\', "/");
+        let root = root.trim_matches('/');
+        if root.is_empty() || root.split('/').any(|part| part.is_empty() || part == "." || part == "..") {
+            return Err(Error::usage(format!("--overlay-root {given:?} is not a directory of the wheel")));
+        }
+        if !names.clone().any(|name| below(root, name).is_some()) {
+            let mut top: Vec<&str> =
+                names.filter_map(|name| Some(installed(name)?.split_once('/')?.0)).collect();
+            top.sort_unstable();
+            top.dedup();
+            return Err(Error::usage(format!(
+                "--overlay-root {given:?} does not exist in the wheel; its directories are {}",
+                top.join(", ")
+            )));
+        }
+        return Ok(Some(root.to_owned()));
+    }
+    let mut roots: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    for (name, size) in fat {
+        // A fat binary at the very top, or among scripts, has no directory for an overlay.
+        if let Some((root, _)) = installed(name).and_then(|path| path.split_once('/')) {
+            let entry = roots.entry(root).or_default();
+            *entry = (entry.0 + 1, entry.1 + size);
+        }
+    }
+    match roots.len() {
+        0 => Ok(None),
+        1 => Ok(roots.into_keys().next().map(str::to_owned)),
+        _ => {
+            let list: Vec<String> = roots
+                .iter()
+                .map(|(root, (count, size))| format!("  {root}: {count} fat binaries, {size} bytes"))
+                .collect();
+            Err(Error::usage(format!(
+                "several top-level directories hold fat binaries; choose one with --overlay-root:\n{}",
+                list.join("\n")
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_directories_install_beside_the_top_level() {
+        assert_eq!(installed("torch/lib/a.so"), Some("torch/lib/a.so"));
+        assert_eq!(installed("torch-2.0.data/platlib/torch/lib/a.so"), Some("torch/lib/a.so"));
+        assert_eq!(installed("torch-2.0.data/purelib/torch/b.py"), Some("torch/b.py"));
+        assert_eq!(installed("torch-2.0.data/scripts/run"), None);
+        assert_eq!(below("torch", "torch-2.0.data/platlib/torch/lib/a.so"), Some("lib/a.so"));
+        assert_eq!(below("torch", "torchvision/a.so"), None);
+        assert_eq!(below("pkg.libs", "pkg.libs/a.so"), Some("a.so"));
+    }
+
+    #[test]
+    fn the_only_directory_with_fat_binaries_is_the_root() {
+        let names = ["a/x.so", "b/y.so", "a-1.dist-info/RECORD"];
+        let root = |given, fat: &[(&'static str, u64)]| overlay_root(given, fat.iter().copied(), names.into_iter());
+        assert_eq!(root(None, &[("a/x.so", 1)]).unwrap().as_deref(), Some("a"));
+        assert_eq!(root(None, &[("top.so", 1)]).unwrap(), None);
+        assert_eq!(root(Some("b/"), &[("a/x.so", 1)]).unwrap().as_deref(), Some("b"));
+        let error = root(None, &[("a/x.so", 10), ("b/y.so", 20)]).unwrap_err().to_string();
+        assert!(error.contains("a: 1 fat binaries, 10 bytes") && error.contains("b: 1 fat"), "{error}");
+        let error = root(Some("c"), &[]).unwrap_err().to_string();
+        assert!(error.contains("a, a-1.dist-info, b"), "{error}");
+        assert!(root(Some("../a"), &[]).is_err());
+    }
+}

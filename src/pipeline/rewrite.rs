@@ -1,0 +1,231 @@
+//! Stage *rewrite*: walks the members of the host wheel in order, in one thread. Unchanged members are only named;
+//! the others are inflated once more, and every byte goes through the edit plan to the host wheel, to the cutter of
+//! code objects, or as a compressed bundle to a decoder.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_channel::{Sender, unbounded};
+
+use super::budget::{Budget, Grant};
+use super::cancel::{Cancel, hung_up};
+use super::compress::Job;
+use super::item::{Extent, HostStep, Rewritten};
+use super::unbundle::{Bundle, Cutter};
+use crate::edit::{Apply, Capture, EditPlan};
+use crate::error::{Error, Result};
+use crate::io::member::CHUNK;
+use crate::io::{Input, Member, StreamReader};
+
+/// Rewritten members are deflated in blocks of this size: the history that a block borrows from the one before
+/// it, 32 KiB, must be small against it, and a worker's cache must hold it.
+pub const BLOCK: usize = 256 << 10;
+
+/// A fat binary's part in the second pass.
+pub struct FatStream<'plan> {
+    /// What becomes of its bytes.
+    pub edits: &'plan EditPlan,
+    /// Its device code.
+    pub extents: &'plan [Extent],
+    /// Output ranges to capture, and what to do with them in the end.
+    pub verify: Vec<Range<u64>>,
+    /// Re-parses the captured output.
+    pub check: Box<dyn Fn(&mut Capture) -> crate::fault::Result<()> + Send + 'plan>,
+}
+
+/// What happens to one member of the host wheel.
+pub enum HostMember<'plan> {
+    /// It is copied as it stands.
+    Copy,
+    /// It is deflated anew, but not changed (the input is a directory).
+    Pack,
+    /// It is rewritten.
+    Rewrite(FatStream<'plan>),
+}
+
+/// The one thread that reads the input in the second pass.
+pub struct Rewriter<'scope, 'env> {
+    pub(super) input: &'env Input,
+    pub(super) cancel: &'env Cancel,
+    pub(super) done: &'env AtomicU64,
+    pub(super) jobs: Sender<Job>,
+    pub(super) steps: Sender<(u64, HostStep)>,
+    pub(super) bundles: Sender<Bundle>,
+    pub(super) cutter: Cutter<'scope, 'env>,
+    /// For host blocks.
+    pub(super) budget: Arc<Budget>,
+    /// For payloads of compressed bundles.
+    pub(super) payloads: Arc<Budget>,
+    /// For decoder windows: those of ordinary size all fit, of the largest one at a time.
+    pub(super) windows: Arc<Budget>,
+    pub(super) next_ticket: u64,
+}
+
+impl Rewriter<'_, '_> {
+    /// Walks `members`, which are in the order of the host wheel.
+    pub fn run<'plan>(mut self, members: impl Iterator<Item = (usize, HostMember<'plan>)>) -> Result<()> {
+        let input = self.input;
+        let mut reader = StreamReader::new()?;
+        for (index, action) in members {
+            self.cancel.check()?;
+            let member = &input.members()[index];
+            match action {
+                HostMember::Copy => self.step(HostStep::Copy(index))?,
+                HostMember::Pack => {
+                    self.step(HostStep::Begin(index, deflated_bound(member.size)))?;
+                    let mut blocks = Blocks::new(&self.budget)?;
+                    reader.read(input, member, None, |chunk| {
+                        self.progress(chunk.len())?;
+                        blocks.push(chunk, |rewritten| self.block(rewritten))
+                    })?;
+                    blocks.finish(|rewritten| self.block(rewritten))?;
+                    self.step(HostStep::End)?;
+                }
+                HostMember::Rewrite(fat) => {
+                    self.step(HostStep::Begin(index, deflated_bound(fat.edits.output_len())))?;
+                    self.rewrite(member, &fat, &mut reader).map_err(|error| error.in_member(&member.name))?;
+                    self.step(HostStep::End)?;
+                }
+            }
+        }
+        self.cutter.finish()
+    }
+
+    fn rewrite(&mut self, member: &Member, fat: &FatStream<'_>, reader: &mut StreamReader) -> Result<()> {
+        let mut apply = Apply::new(fat.edits);
+        let mut capture = Capture::new(fat.edits.output_len(), fat.verify.clone());
+        let mut blocks = Blocks::new(&self.budget)?;
+        let mut extents = fat.extents.iter().peekable();
+        let mut payload: Option<(Range<u64>, Sender<(Vec<u8>, Grant)>)> = None;
+        let mut position = 0u64;
+        let input = self.input;
+        self.cutter.expect(fat.extents.iter().filter_map(|extent| match extent {
+            Extent::Plain(cut) => Some(*cut),
+            Extent::Compressed { .. } => None,
+        }));
+        reader.read(input, member, None, |chunk| {
+            self.progress(chunk.len())?;
+            apply.feed(chunk, |bytes| {
+                capture.feed(bytes);
+                blocks.push(bytes, |rewritten| self.block(rewritten))
+            })?;
+            // Compressed bundles do not overlap each other, so there is at most one open at a time.
+            let end = position + chunk.len() as u64;
+            loop {
+                if payload.is_none() {
+                    while extents.next_if(|extent| matches!(extent, Extent::Plain(_))).is_some() {}
+                    let Some(Extent::Compressed { header, payload: range, window, cuts }) =
+                        extents.next_if(|extent| matches!(extent, Extent::Compressed { payload, .. } if payload.start < end))
+                    else {
+                        break;
+                    };
+                    let (sender, receiver) = unbounded();
+                    let window = self.windows.acquire(usize::try_from(*window).unwrap_or(usize::MAX))?;
+                    let bundle = Bundle {
+                        member: member.name.clone(),
+                        header: header.clone(),
+                        offset: range.start,
+                        cuts: cuts.clone(),
+                        payload: receiver,
+                        window,
+                    };
+                    self.bundles.send(bundle).map_err(hung_up)?;
+                    payload = Some((range.clone(), sender));
+                }
+                let Some((range, sender)) = &payload else { break };
+                let from = range.start.saturating_sub(position) as usize; // at most the chunk's length
+                let to = (range.end.min(end) - position) as usize;
+                let grant = self.payloads.acquire(to - from)?;
+                sender.send((chunk[from..to].to_vec(), grant)).map_err(hung_up)?;
+                if range.end > end {
+                    break;
+                }
+                payload = None;
+            }
+            self.cutter.feed(position, chunk)?;
+            position = end;
+            Ok(())
+        })?;
+        self.cutter.end()?;
+        apply.finish(|bytes| {
+            capture.feed(bytes);
+            blocks.push(bytes, |rewritten| self.block(rewritten))
+        })?;
+        blocks.finish(|rewritten| self.block(rewritten))?;
+        (fat.check)(&mut capture).map_err(|mut fault| {
+            fault.message.insert_str(0, "the rewritten binary is not what was planned (a bug in fatwheel): ");
+            Error::from(fault)
+        })
+    }
+
+    fn progress(&self, bytes: usize) -> Result<()> {
+        self.done.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.cancel.check()
+    }
+
+    fn ticket(&mut self) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        ticket
+    }
+
+    fn step(&mut self, step: HostStep) -> Result<()> {
+        let ticket = self.ticket();
+        self.steps.send((ticket, step)).map_err(hung_up)
+    }
+
+    fn block(&mut self, mut rewritten: Rewritten) -> Result<()> {
+        rewritten.ticket = self.ticket();
+        self.jobs.send(Job::Deflate(rewritten)).map_err(hung_up)
+    }
+}
+
+/// Deflate grows what does not compress by 5 bytes per 16 KiB block, and every block of ours ends with 5 more.
+fn deflated_bound(size: u64) -> u64 {
+    size.saturating_add(size / 1000).saturating_add(1024)
+}
+
+/// Collects the bytes of one member into blocks for deflate.
+struct Blocks {
+    budget: Arc<Budget>,
+    current: Vec<u8>,
+    grant: Grant,
+    previous: Option<Arc<Vec<u8>>>,
+}
+
+impl Blocks {
+    fn new(budget: &Arc<Budget>) -> Result<Self> {
+        // The grant also counts the deflated bytes, which are fewer.
+        let grant = budget.acquire(2 * BLOCK)?;
+        Ok(Self { budget: Arc::clone(budget), current: Vec::with_capacity(BLOCK), grant, previous: None })
+    }
+
+    fn push(&mut self, mut bytes: &[u8], mut send: impl FnMut(Rewritten) -> Result<()>) -> Result<()> {
+        while !bytes.is_empty() {
+            if self.current.len() == BLOCK {
+                let block = std::mem::replace(&mut self.current, Vec::with_capacity(BLOCK));
+                send(self.rewritten(block, false))?;
+                self.grant = self.budget.acquire(2 * BLOCK)?;
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(BLOCK - self.current.len()));
+            self.current.extend_from_slice(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, mut send: impl FnMut(Rewritten) -> Result<()>) -> Result<()> {
+        let block = std::mem::take(&mut self.current);
+        send(self.rewritten(block, true))
+    }
+
+    fn rewritten(&mut self, block: Vec<u8>, last: bool) -> Rewritten {
+        let block = Arc::new(block);
+        let previous = self.previous.replace(Arc::clone(&block));
+        Rewritten { ticket: 0, previous, block, last, grant: self.grant.take() }
+    }
+}
+
+// A chunk is what is read at a time; a block that is not a multiple of it would only copy more.
+const _: () = assert!(BLOCK >= CHUNK);

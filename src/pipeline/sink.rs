@@ -1,0 +1,328 @@
+//! Where a wheel goes: a `.whl` file or a directory. Both take the same calls.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::io::output::Pending;
+use crate::io::{Input, Member, StreamReader};
+use crate::zip::{Attributes, Layout, Method, Sizes};
+
+/// Bytes copied at a time from one file to another.
+const COPY: usize = 1 << 20;
+/// The kernel is asked to start writing after so many new bytes, so that the sync at the end finds little to do.
+const WRITE_BACK: u64 = 32 << 20;
+
+/// A region of a file that an archive is written into: the file, and where the region starts.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Shared with the sink; written at absolute offsets only.
+    pub file: Arc<File>,
+    /// Offset of the region's first byte.
+    pub start: u64,
+}
+
+impl Region {
+    /// Writes at `offset` from the region's start.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        write_at(&self.file, bytes, self.start + offset).map_err(|error| Error::io("write", None, error))
+    }
+
+    /// Reads at `offset` from the region's start.
+    pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        read_at(&self.file, bytes, self.start + offset).map_err(|error| Error::io("read back", None, error))
+    }
+}
+
+/// One wheel that is being written.
+#[derive(Debug)]
+pub enum Sink {
+    /// To a `.whl` file.
+    Archive(ArchiveSink),
+    /// To a directory.
+    Tree(TreeSink),
+}
+
+/// State of a `.whl` file.
+#[derive(Debug)]
+pub struct ArchiveSink {
+    pending: Pending,
+    file: Arc<File>,
+    layout: Layout,
+    /// Where the next byte of the open member goes.
+    at: u64,
+    written_back: u64,
+}
+
+/// State of a directory.
+#[derive(Debug)]
+pub struct TreeSink {
+    pending: Pending,
+    root: PathBuf,
+    open: Option<(File, PathBuf)>,
+}
+
+impl Sink {
+    /// A `.whl` file that will be `directory/name`.
+    pub fn archive(directory: &Path, name: &str) -> Result<Self> {
+        let pending = Pending::file(directory, name)?;
+        let file = pending.open_file().map(File::try_clone).transpose();
+        let file = file.map_err(|error| Error::io("open", pending.path(), error))?;
+        let file = Arc::new(file.ok_or_else(|| Error::usage("an output without a file"))?);
+        Ok(Sink::Archive(ArchiveSink { pending, file, layout: Layout::new(), at: 0, written_back: 0 }))
+    }
+
+    /// A directory that will be `directory/name`.
+    pub fn tree(directory: &Path, name: &str) -> Result<Self> {
+        let (pending, root) = Pending::tree(directory, name)?;
+        Ok(Sink::Tree(TreeSink { pending, root, open: None }))
+    }
+
+    /// Whether deflated bytes are wanted.
+    pub fn is_archive(&self) -> bool {
+        matches!(self, Sink::Archive(_))
+    }
+
+    /// Copies a member as it stands in the input, without inflating it where both are archives.
+    pub fn copy(&mut self, input: &Input, member: &Member, reader: &mut StreamReader) -> Result<()> {
+        let raw = input.raw(member);
+        match (self, raw) {
+            (Sink::Archive(sink), Some((entry, bytes))) => {
+                let sizes = Sizes { crc32: entry.crc32, compressed: bytes.len() as u64, uncompressed: entry.size };
+                let header = sink.layout.known(&member.name, entry.method, &member.attributes, sizes);
+                sink.write(&header)?;
+                for piece in bytes.chunks(COPY) {
+                    sink.write(piece)?;
+                    release(input, piece);
+                }
+                Ok(())
+            }
+            (sink, _) => {
+                sink.begin(&member.name, &member.attributes, Method::Stored, member.size)?;
+                let mut crc = crc32fast::Hasher::new();
+                reader.read(input, member, None, |chunk| {
+                    crc.update(chunk);
+                    sink.write(chunk, chunk)
+                })?;
+                let sizes = Sizes { crc32: crc.finalize(), compressed: member.size, uncompressed: member.size };
+                sink.end(sizes)
+            }
+        }
+    }
+
+    /// Starts a member that comes in blocks, at most `at_most` bytes in either form.
+    pub fn begin(&mut self, name: &str, attributes: &Attributes, method: Method, at_most: u64) -> Result<()> {
+        match self {
+            Sink::Archive(sink) => {
+                let header = sink.layout.begin(name, method, attributes, at_most);
+                sink.write(&header)
+            }
+            Sink::Tree(sink) => sink.create(name, attributes),
+        }
+    }
+
+    /// The next bytes of the open member, as they are and as they shall stand in an archive.
+    pub fn write(&mut self, plain: &[u8], packed: &[u8]) -> Result<()> {
+        match self {
+            Sink::Archive(sink) => sink.write(packed),
+            Sink::Tree(sink) => match &mut sink.open {
+                Some((file, path)) => {
+                    file.write_all(plain).map_err(|error| Error::io("write", path.clone(), error))
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Ends the open member.
+    pub fn end(&mut self, sizes: Sizes) -> Result<()> {
+        match self {
+            Sink::Archive(sink) => sink.end(sizes),
+            Sink::Tree(sink) => {
+                let Some((file, path)) = sink.open.take() else { return Ok(()) };
+                #[cfg(unix)]
+                if sink.link(&file, &path)? {
+                    return Ok(());
+                }
+                // What was written in place may have reached further.
+                file.set_len(sizes.uncompressed).map_err(|error| Error::io("write", path, error))
+            }
+        }
+    }
+
+    /// A whole small member, deflated if that helps.
+    pub fn whole(&mut self, name: &str, attributes: &Attributes, bytes: &[u8]) -> Result<()> {
+        let crc32 = crc32fast::hash(bytes);
+        let deflated = super::compress::deflate_whole(bytes)?;
+        let (method, packed) = if deflated.len() < bytes.len() {
+            (Method::Deflated, deflated.as_slice())
+        } else {
+            (Method::Stored, bytes)
+        };
+        self.begin(name, attributes, method, bytes.len() as u64)?;
+        self.write(bytes, packed)?;
+        self.end(Sizes { crc32, compressed: packed.len() as u64, uncompressed: bytes.len() as u64 })
+    }
+
+    /// Starts a stored member that is written in place, at offsets of its own, until [`end`](Self::end).
+    pub fn begin_in_place(&mut self, name: &str, attributes: &Attributes, at_most: u64) -> Result<Region> {
+        self.begin(name, attributes, Method::Stored, at_most)?;
+        match self {
+            Sink::Archive(sink) => Ok(Region { file: Arc::clone(&sink.file), start: sink.at }),
+            Sink::Tree(sink) => {
+                let file = sink.open.as_ref().map(|(file, _)| file.try_clone()).transpose();
+                let file = file.map_err(|error| Error::io("open", sink.root.clone(), error))?;
+                Ok(Region { file: Arc::new(file.ok_or_else(|| Error::usage("no member is open"))?), start: 0 })
+            }
+        }
+    }
+
+    /// Copies `length` bytes of `region` into the open stored member.
+    pub fn write_region(&mut self, region: &Region, length: u64) -> Result<()> {
+        let mut buffer = vec![0; COPY.min(usize::try_from(length).unwrap_or(COPY))];
+        let mut done = 0;
+        while done < length {
+            let take = usize::try_from(length - done).unwrap_or(COPY).min(COPY);
+            region.read_at(&mut buffer[..take], done)?;
+            self.write(&buffer[..take], &buffer[..take])?;
+            done += take as u64;
+        }
+        Ok(())
+    }
+
+    /// Ends the wheel. What comes back is complete but for its name. `durable`: also wait until it is on the disk.
+    pub fn finish(self, durable: bool) -> Result<(Pending, u64)> {
+        match self {
+            Sink::Archive(mut sink) => {
+                let end = std::mem::take(&mut sink.layout).finish();
+                sink.write(&end)?;
+                let failed = |error| Error::io("write", sink.pending.path(), error);
+                // A frame that was taken back may have reached further than the archive's end.
+                sink.file.set_len(sink.at).map_err(failed)?;
+                if durable {
+                    sink.file.sync_data().map_err(failed)?;
+                }
+                Ok((sink.pending, sink.at))
+            }
+            Sink::Tree(sink) => {
+                let size = tree_size(&sink.root).map_err(|error| Error::io("read", sink.root.clone(), error))?;
+                Ok((sink.pending, size))
+            }
+        }
+    }
+}
+
+impl ArchiveSink {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        write_at(&self.file, bytes, self.at).map_err(|error| Error::io("write", self.pending.path(), error))?;
+        self.at += bytes.len() as u64;
+        if self.at - self.written_back >= WRITE_BACK {
+            start_writing(&self.file, self.written_back, self.at - self.written_back);
+            self.written_back = self.at;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, sizes: Sizes) -> Result<()> {
+        let patch = self.layout.end(sizes).ok_or_else(|| {
+            Error::io("write", self.pending.path(), io::Error::other("a member outgrew the room of its header"))
+        })?;
+        write_at(&self.file, &patch.bytes, patch.offset)
+            .map_err(|error| Error::io("write", self.pending.path(), error))?;
+        // A member that was written in place did not move this.
+        self.at = self.layout.offset();
+        Ok(())
+    }
+}
+
+impl TreeSink {
+    fn create(&mut self, name: &str, attributes: &Attributes) -> Result<()> {
+        let path = self.root.join(name);
+        let failed = |error| Error::io("create", path.clone(), error);
+        if name.ends_with('/') {
+            return fs::create_dir_all(&path).map_err(failed);
+        }
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        let file = File::options().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
+        #[cfg(unix)]
+        if attributes.mode() & 0o777 != 0 {
+            use std::os::unix::fs::PermissionsExt;
+            // A symbolic link is made when its data is there; until then the mode marks it.
+            let mode = if attributes.is_symlink() { LINK_MARK } else { attributes.mode() & 0o777 };
+            file.set_permissions(fs::Permissions::from_mode(mode)).map_err(failed)?;
+        }
+        #[cfg(not(unix))]
+        let _ = attributes;
+        self.open = Some((file, path));
+        Ok(())
+    }
+
+    /// Turns the file into a symbolic link if it stands for one.
+    #[cfg(unix)]
+    fn link(&self, mut file: &File, path: &Path) -> Result<bool> {
+        use std::os::unix::ffi::OsStringExt;
+        use std::os::unix::fs::PermissionsExt;
+        let failed = |error| Error::io("link", path.to_owned(), error);
+        if file.metadata().map_err(failed)?.permissions().mode() & 0o777 != LINK_MARK {
+            return Ok(false);
+        }
+        let mut target = Vec::new();
+        file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        file.read_to_end(&mut target).map_err(failed)?;
+        fs::remove_file(path).map_err(failed)?;
+        std::os::unix::fs::symlink(std::ffi::OsString::from_vec(target), path).map_err(failed)?;
+        Ok(true)
+    }
+}
+
+/// No wheel has files that only their owner may write and nobody may read.
+#[cfg(unix)]
+const LINK_MARK: u32 = 0o200;
+
+fn tree_size(root: &Path) -> io::Result<u64> {
+    let mut size = 0;
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        size += if metadata.is_dir() { tree_size(&entry.path())? } else { metadata.len() };
+    }
+    Ok(size)
+}
+
+fn release(input: &Input, piece: &[u8]) {
+    if let Some(map) = input.map() {
+        let start = (piece.as_ptr() as usize).wrapping_sub(map.as_ptr() as usize);
+        map.release(start..start.saturating_add(piece.len()));
+    }
+}
+
+#[cfg(unix)]
+fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
+}
+
+#[cfg(not(unix))]
+fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    file.seek(SeekFrom::Start(offset))?;
+    file.write_all(bytes)
+}
+
+#[cfg(not(unix))]
+fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    file.seek(SeekFrom::Start(offset))?;
+    file.read_exact(bytes)
+}
+
+/// Starts write-back of a range without waiting for it.
+fn start_writing(file: &File, offset: u64, length: u64) {
+    let _ = (file, offset, length);
+}

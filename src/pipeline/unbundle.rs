@@ -1,0 +1,212 @@
+//! Stage *unbundle*: cuts code objects out of a stream of bytes, be it a member or a compressed bundle that is
+//! being decompressed.
+//!
+//! A small object is collected whole and becomes one job for any worker. A large one goes to an encoder thread of
+//! its own, chunk by chunk, so that no worker ever waits for bytes.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::{Scope, ScopedJoinHandle};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::budget::{Budget, Grant};
+use super::cancel::{Cancel, hung_up, stopped};
+use super::compress::{self, Job, Scheme};
+use super::item::{Compressed, Cut, CutIndex, Unbundled};
+use crate::error::{Error, Result};
+use crate::fatbin::ccob::{CcobDecoder, CcobHeader};
+use crate::io::member::CHUNK;
+
+/// Objects up to this size are compressed in one go. Most kernels of real libraries are smaller; the budget of
+/// every producer must hold two of them.
+pub const SMALL: u64 = 4 << 20;
+/// Large objects that one producer may have in the making.
+const LARGE_AT_ONCE: usize = 2;
+/// Chunks that wait for a large object's encoder.
+const LARGE_QUEUE: usize = 8;
+
+/// What producers need to know and where they send to. Cheap to clone.
+#[derive(Clone)]
+pub struct Output<'env> {
+    /// All cuts of the split.
+    pub cuts: &'env [Cut],
+    /// To the workers.
+    pub jobs: Sender<Job>,
+    /// To the archives.
+    pub frames: Sender<Compressed>,
+    /// How objects are stored.
+    pub scheme: Scheme,
+    /// Looked at before waiting.
+    pub cancel: &'env Cancel,
+}
+
+/// An object of which bytes have come and more will.
+enum Open {
+    Small { bytes: Vec<u8>, grant: Grant },
+    Large { chunk: Vec<u8>, grant: Grant, encoder: Sender<(Vec<u8>, Grant)> },
+}
+
+/// Cuts the objects of one stream.
+pub struct Cutter<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    output: Output<'env>,
+    budget: Arc<Budget>,
+    encoders: Vec<ScopedJoinHandle<'scope, Result<()>>>,
+    /// The cuts that are still to start, in the order of their ranges.
+    waiting: VecDeque<CutIndex>,
+    /// Those that have started. More than one only if objects overlap.
+    open: Vec<(CutIndex, Open)>,
+}
+
+impl<'scope, 'env> Cutter<'scope, 'env> {
+    /// A cutter without anything to cut. `budget` must hold two small objects.
+    pub fn new(scope: &'scope Scope<'scope, 'env>, output: Output<'env>, budget: Arc<Budget>) -> Self {
+        Self { scope, output, budget, encoders: Vec::new(), waiting: VecDeque::new(), open: Vec::new() }
+    }
+
+    /// Sets the objects of the next stream. Those of the one before must be complete.
+    pub fn expect(&mut self, cuts: impl IntoIterator<Item = CutIndex>) {
+        self.waiting.clear();
+        self.waiting.extend(cuts);
+    }
+
+    /// Takes what belongs to objects from `bytes`, which stand at `position` of the stream.
+    pub fn feed(&mut self, position: u64, bytes: &[u8]) -> Result<()> {
+        let end = position + bytes.len() as u64;
+        while let Some(cut) = self.waiting.pop_front_if(|cut| self.output.cuts[*cut].range.start < end) {
+            let open = self.start(cut)?;
+            self.open.push((cut, open));
+        }
+        let mut index = 0;
+        while index < self.open.len() {
+            let range = &self.output.cuts[self.open[index].0].range;
+            // Both are at most bytes.len(). An empty object that starts late has none of them.
+            let to = range.end.min(end).saturating_sub(position) as usize;
+            let from = (range.start.saturating_sub(position) as usize).min(to);
+            let complete = range.end <= end;
+            self.take(index, &bytes[from..to], complete)?;
+            if complete {
+                self.open.remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a stream: empty objects that stand at its very end have no byte that would have started them.
+    pub fn end(&mut self) -> Result<()> {
+        if let Some(last) = self.waiting.back() {
+            self.feed(self.output.cuts[*last].range.start.saturating_add(1), &[])?;
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, cut: CutIndex) -> Result<Open> {
+        let size = self.output.cuts[cut].len();
+        if size <= SMALL {
+            let size = size as usize;
+            return Ok(Open::Small { grant: self.budget.acquire(size)?, bytes: Vec::with_capacity(size) });
+        }
+        if self.encoders.len() >= LARGE_AT_ONCE {
+            join(self.encoders.remove(0))?;
+        }
+        let (sender, chunks) = bounded(LARGE_QUEUE);
+        let (frames, scheme, cancel) = (self.output.frames.clone(), self.output.scheme, self.output.cancel);
+        self.encoders.push(
+            self.scope.spawn(move || cancel.watch(compress::stream(cut, size, &chunks, &frames, scheme))),
+        );
+        let grant = self.budget.acquire(CHUNK)?;
+        Ok(Open::Large { chunk: Vec::with_capacity(CHUNK), grant, encoder: sender })
+    }
+
+    fn take(&mut self, index: usize, mut piece: &[u8], complete: bool) -> Result<()> {
+        let (cut, open) = &mut self.open[index];
+        match open {
+            Open::Small { bytes, grant } => {
+                bytes.extend_from_slice(piece);
+                if complete {
+                    let (bytes, grant) = (std::mem::take(bytes), grant.take());
+                    let job = Job::Compress(Unbundled { cut: *cut, bytes, grant });
+                    self.output.jobs.send(job).map_err(hung_up)?;
+                }
+            }
+            // Chunks are cut at fixed places of the object, so that its frame does not depend on the stream's chunks.
+            Open::Large { chunk, grant, encoder } => loop {
+                let now = piece.len().min(CHUNK - chunk.len());
+                chunk.extend_from_slice(&piece[..now]);
+                piece = &piece[now..];
+                let ends = complete && piece.is_empty();
+                if chunk.len() < CHUNK && !ends {
+                    break;
+                }
+                let full = (std::mem::take(chunk), grant.take());
+                encoder.send(full).map_err(hung_up)?;
+                if ends {
+                    break;
+                }
+                *grant = self.budget.acquire(CHUNK)?;
+                chunk.reserve_exact(CHUNK);
+            },
+        }
+        Ok(())
+    }
+
+    /// Ends the last stream and waits for the encoders of large objects.
+    pub fn finish(mut self) -> Result<()> {
+        self.end()?;
+        if !self.open.is_empty() || !self.waiting.is_empty() {
+            return Err(stopped());
+        }
+        self.encoders.into_iter().try_for_each(join)
+    }
+}
+
+/// Waits for a thread. A panic in it is a bug, and goes on here.
+pub fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// One compressed bundle for a decoder thread.
+pub struct Bundle {
+    /// The member it is in, for errors.
+    pub member: String,
+    /// Its header.
+    pub header: CcobHeader,
+    /// Offset of the payload in the member, for errors.
+    pub offset: u64,
+    /// The objects in it.
+    pub cuts: Range<CutIndex>,
+    /// The payload, in order.
+    pub payload: Receiver<(Vec<u8>, Grant)>,
+    /// For the decoder's window.
+    pub window: Grant,
+}
+
+/// Decompresses bundles, one after the other, and cuts them.
+pub fn decompress<'scope, 'env>(bundles: &Receiver<Bundle>, cutter: Cutter<'scope, 'env>) -> Result<()> {
+    let mut cutter = cutter;
+    for Bundle { member, header, offset, cuts, payload, window } in bundles {
+        let in_member = |error: Error| error.in_member(&member);
+        let mut decoder = CcobDecoder::new(&header, offset).map_err(|fault| in_member(fault.into()))?;
+        cutter.expect(cuts);
+        let mut position = 0;
+        for (chunk, grant) in payload {
+            cutter.output.cancel.check()?;
+            decoder
+                .feed(&chunk, |bytes: &[u8]| {
+                    cutter.feed(position, bytes)?;
+                    position += bytes.len() as u64;
+                    Ok::<_, Error>(())
+                })
+                .map_err(in_member)?;
+            drop(grant);
+        }
+        decoder.finish().map_err(|fault| in_member(fault.into()))?;
+        cutter.end()?;
+        drop(window);
+    }
+    cutter.finish()
+}
