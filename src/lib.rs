@@ -1,5 +1,7 @@
 //! fatwheel
+pub mod arch;
 pub mod edit;
 pub mod fatbin;
 pub mod fault;
 pub mod source;
+pub mod wheel;
