@@ -1,6 +1,7 @@
-//! The `.dist-info` directory of a wheel: finding the input's, naming a device wheel's.
+//! The directories of a wheel that have a meaning of their own (PEP 427): `.dist-info`, and `.data` with files that
+//! install elsewhere than at the place they have in the wheel.
 //!
-//! Refused: a wheel with none, or with several at its top level.
+//! Refused: a wheel with no `.dist-info`, or with several at its top level.
 
 use crate::fault::{Fault, Result};
 
@@ -30,6 +31,18 @@ pub fn find<'p>(paths: impl IntoIterator<Item = &'p str>) -> Result<&'p str> {
     found.ok_or_else(|| Fault::malformed("wheel", None, "no .dist-info directory at the top level"))
 }
 
+/// Where an installer puts the member `path`, relative to site-packages: files under `<name>.data/platlib/` and
+/// `<name>.data/purelib/` install beside the top level. Other `.data` schemes (scripts, headers) install outside of
+/// it; their paths come back unchanged.
+pub fn installed_path(path: &str) -> &str {
+    let scheme =
+        path.split_once('/').filter(|(directory, _)| directory.ends_with(".data")).map(|(_, rest)| rest);
+    scheme
+        .and_then(|rest| rest.strip_prefix("platlib/").or_else(|| rest.strip_prefix("purelib/")))
+        .filter(|installed| !installed.is_empty())
+        .unwrap_or(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,6 +52,19 @@ mod tests {
         let paths =
             ["a/x.dist-info/METADATA", "a-1.dist-info/METADATA", "a-1.dist-info/RECORD", ".dist-info/x"];
         assert_eq!(find(paths), Ok("a-1.dist-info"));
+    }
+
+    #[test]
+    fn data_trees_install_beside_the_top_level() {
+        for (path, installed) in [
+            ("a-1.data/platlib/a/x.so", "a/x.so"),
+            ("a-1.data/purelib/a/x.py", "a/x.py"),
+            ("a-1.data/scripts/run", "a-1.data/scripts/run"),
+            ("a/a-1.data/platlib/x", "a/a-1.data/platlib/x"),
+            ("a/platlib/x", "a/platlib/x"),
+        ] {
+            assert_eq!(installed_path(path), installed);
+        }
     }
 
     #[test]

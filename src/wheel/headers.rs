@@ -3,7 +3,7 @@
 //! It is read as Python's `email` package reads it, since that is what installers use: a line that starts with a
 //! space or tab continues the line before; an empty line ends the section, and so does a line that is neither
 //! field nor continuation (an unindented second line of a licence text, say), which already belongs to the body.
-//! Lines end in LF or CRLF. A UTF-8 byte order mark at the start is skipped. Values stay bytes until someone
+//! Lines end in LF, CRLF or a lone CR. A UTF-8 byte order mark at the start is skipped. Values stay bytes until someone
 //! asks for text, so that a Latin-1 author does not stop a split.
 
 use std::ops::Range;
@@ -66,10 +66,12 @@ impl<'a> Headers<'a> {
 
     fn next_line(&self) -> Option<Line> {
         let rest = self.bytes.get(self.end..).filter(|rest| !rest.is_empty())?;
-        let (length, ending) = match rest.iter().position(|byte| *byte == b'\n') {
-            Some(at) if at > 0 && rest.get(at - 1) == Some(&b'\r') => (at - 1, Some("\r\n")),
-            Some(at) => (at, Some("\n")),
-            None => (rest.len(), None),
+        let length = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(rest.len());
+        let ending = match rest.get(length..) {
+            Some([b'\r', b'\n', ..]) => Some("\r\n"),
+            Some([b'\r', ..]) => Some("\r"),
+            Some([b'\n', ..]) => Some("\n"),
+            _ => None,
         };
         let text = self.end..self.end + length;
         let end = text.end + ending.map_or(0, str::len);
@@ -106,11 +108,12 @@ struct Line {
     ending: Option<&'static str>,
 }
 
-/// Length of the field name that `line` starts with: printable ASCII up to a colon.
+/// Length of the field name that `line` starts with: printable ASCII up to a colon. It may be empty: parsers skip
+/// such a line, but the section goes on behind it.
 fn field_name_len(line: &[u8]) -> Option<usize> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     let name = line.get(..colon)?;
-    (!name.is_empty() && name.iter().all(u8::is_ascii_graphic)).then_some(colon)
+    name.iter().all(u8::is_ascii_graphic).then_some(colon)
 }
 
 /// `range` without the white space at its ends; empty ranges stay where they started.
@@ -161,7 +164,10 @@ mod tests {
             (b"A: 1", 4, "\n", true),
             (b"A: 1\r\nB: 2", 10, "\r\n", true),
             (b"A: 1\r\n\r\nbody\n", 6, "\r\n", false),
+            (b"A: 1\rB: 2\r\rbody", 10, "\r", false),
+            (b"A: 1\nB: 2\rbody\n", 10, "\r", false),
             (b"A: 1\nstray text\n\nbody", 5, "\n", false),
+            (b"A: 1\n: no name\nB: 2\n\nbody", 20, "\n", false),
             (b"\nA: 1\n", 0, "\n", false),
             (b"\xef\xbb\xbfA: 1\n", 8, "\n", false),
         ] {

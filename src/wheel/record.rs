@@ -9,6 +9,10 @@ use crate::fault::{Fault, Result};
 /// Length of a SHA-256 digest in bytes.
 pub const SHA256_LEN: usize = 32;
 
+/// Signatures of RECORD beside it in `.dist-info`. They do not hold for a RECORD that is written anew, and have no
+/// digest in it.
+pub const SIGNATURES: [&str; 2] = ["RECORD.jws", "RECORD.p7s"];
+
 /// One row as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
