@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(table().bundle("gfx12_0").unwrap().dist_suffix(), "gfx12-0");
     }
 
-    /// The list of the specification, and that each bundle really covers what the generic serves.
+    /// Where each generic goes, and that the bundle really covers what the generic serves.
     #[test]
     fn generics_go_to_the_smallest_covering_bundle() {
         for (generic, bundle) in [

@@ -7,7 +7,7 @@
 //!
 //! In these names an architecture is `gfx[0-9]+[a-z]*`, then maybe `-strict`, then maybe `-xnack+` or `-xnack-`.
 //! The hyphen form of the feature is Tensile's; what is returned is the target ID (`gfx90a:xnack-`), so that the
-//! file goes where the processor's code goes and is not lost on the way (field report 18).
+//! file goes where the processor's code goes and is not lost on the way (rocm-systems issue 7645).
 //!
 //! A file without a recognisable architecture stays in the host wheel, which every installation has. Whether the
 //! architecture of a match is in the table is not checked here: the caller has `--unknown-arch` and the file's
@@ -174,7 +174,7 @@ fn tensile(path: &str, library: &str) -> Option<ArchKey> {
     None
 }
 
-/// AOTriton: `aotriton.images/amd-<name>/…`. Its names for groups of targets differ from the bundle keys:
+/// AOTriton: `aotriton.images/amd-<name>/...`. Its names for groups of targets differ from the bundle keys:
 /// `gfx11xx` is the family gfx11, `gfx120x` the sub-family gfx12_0.
 fn aotriton(path: &str, table: &ArchTable) -> Option<ArchKey> {
     let mut directories = directories(path).skip_while(|directory| *directory != "aotriton.images").skip(1);
@@ -221,7 +221,7 @@ fn miopen(path: &str, table: &ArchTable) -> Option<ArchKey> {
     })
 }
 
-/// The architecture of `(lib)?MIOpenCK<word>_<ARCH>.so…` or `.dll…`.
+/// The architecture of `(lib)?MIOpenCK<word>_<ARCH>.so...` or `.dll...`.
 fn miopen_library_arch(name: &str) -> Option<&str> {
     let word_and_arch = name.strip_prefix("lib").unwrap_or(name).strip_prefix("MIOpenCK")?;
     let (word_and_arch, suffix) = word_and_arch.split_once('.')?;
@@ -441,7 +441,7 @@ mod tests {
         ]);
     }
 
-    /// Field report 18: the xnack forms belong to the processor's wheel.
+    /// rocm-systems issue 7645: the xnack forms belong to the processor's wheel.
     #[test]
     fn the_processor_has_no_features() {
         for (name, processor) in

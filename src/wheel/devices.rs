@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn host_lines_in_the_order_of_the_specification() {
+    fn host_lines_in_the_order_of_the_python_tool() {
         let set = set(&["gfx942", "gfx1151", "gfx11", "gfx12_0"], &[], &[]).unwrap();
         assert_eq!(
             lines(&set.host_additions(false)),
@@ -301,7 +301,7 @@ mod tests {
         );
     }
 
-    /// Field report 29: who has only generic code gets the wheel that holds it.
+    /// rocSOLVER issue 909: who has only generic code gets the wheel that holds it.
     #[test]
     fn processors_that_a_generic_serves_get_an_extra() {
         let set = set(&["gfx11"], &["gfx1100", "gfx1151", "gfx942"], &[]).unwrap();
@@ -315,7 +315,7 @@ mod tests {
         );
     }
 
-    /// Field report 5: a target wheel installed by name brings its family along.
+    /// pytorch issue 194498: a target wheel installed by name brings its family along.
     #[test]
     fn target_wheels_require_their_written_parents() {
         let entries = ["rocm-sdk-device-@GFXARCH@ == 7.14", "numpy"];
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(of("gfx110x"), ["torch == 2.10.0+rocm7.1", "numpy"]);
     }
 
-    /// Field report 38: a package that required itself through extras sent pip into endless recursion.
+    /// TheRock issue 7362: a package that required itself through extras sent pip into endless recursion.
     #[test]
     fn nothing_requires_itself() {
         let set = set(
