@@ -1,4 +1,5 @@
 //! fatwheel
+pub mod arch;
 pub mod edit;
 pub mod error;
 pub mod fatbin;
@@ -6,4 +7,5 @@ pub mod fault;
 pub mod io;
 pub mod source;
 pub mod sys;
+pub mod wheel;
 pub mod zip;

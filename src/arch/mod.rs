@@ -1,0 +1,3 @@
+//! GPU architectures: the packaging table.
+
+pub mod table;
