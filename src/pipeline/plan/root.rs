@@ -3,20 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
-
-/// Where an installer puts the member `name`, relative to site-packages: files below `<name>.data/platlib/` and
-/// `<name>.data/purelib/` go beside the top level. `None` for other `.data` files (scripts, headers, data).
-pub fn installed(name: &str) -> Option<&str> {
-    let Some((directory, rest)) = name.split_once('/') else { return Some(name) };
-    if !directory.ends_with(".data") {
-        return Some(name);
-    }
-    rest.strip_prefix("platlib/").or_else(|| rest.strip_prefix("purelib/"))
-}
+use crate::wheel::dist_info::installed_path;
 
 /// The path of the member `name` relative to the overlay root `root`, where it will be installed.
 pub fn below<'n>(root: &str, name: &'n str) -> Option<&'n str> {
-    installed(name)?.strip_prefix(root)?.strip_prefix('/').filter(|rest| !rest.is_empty())
+    installed_path(name).strip_prefix(root)?.strip_prefix('/').filter(|rest| !rest.is_empty())
 }
 
 /// Checks the root that the user gave, or finds it: the one top-level directory that holds fat binaries.
@@ -35,7 +26,7 @@ pub fn overlay_root<'n>(
         }
         if !names.clone().any(|name| below(root, name).is_some()) {
             let mut top: Vec<&str> =
-                names.filter_map(|name| Some(installed(name)?.split_once('/')?.0)).collect();
+                names.filter_map(|name| Some(installed_path(name).split_once('/')?.0)).collect();
             top.sort_unstable();
             top.dedup();
             return Err(Error::usage(format!(
@@ -48,7 +39,7 @@ pub fn overlay_root<'n>(
     let mut roots: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for (name, size) in fat {
         // A fat binary at the very top, or among scripts, has no directory for an overlay.
-        if let Some((root, _)) = installed(name).and_then(|path| path.split_once('/')) {
+        if let Some((root, _)) = installed_path(name).split_once('/') {
             let entry = roots.entry(root).or_default();
             *entry = (entry.0 + 1, entry.1 + size);
         }
@@ -74,12 +65,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_directories_install_beside_the_top_level() {
-        assert_eq!(installed("torch/lib/a.so"), Some("torch/lib/a.so"));
-        assert_eq!(installed("torch-2.0.data/platlib/torch/lib/a.so"), Some("torch/lib/a.so"));
-        assert_eq!(installed("torch-2.0.data/purelib/torch/b.py"), Some("torch/b.py"));
-        assert_eq!(installed("torch-2.0.data/scripts/run"), None);
+    fn paths_below_the_root_are_those_of_the_installed_place() {
+        assert_eq!(below("torch", "torch/lib/a.so"), Some("lib/a.so"));
         assert_eq!(below("torch", "torch-2.0.data/platlib/torch/lib/a.so"), Some("lib/a.so"));
+        assert_eq!(below("torch", "torch-2.0.data/scripts/torch/a"), None);
         assert_eq!(below("torch", "torchvision/a.so"), None);
         assert_eq!(below("pkg.libs", "pkg.libs/a.so"), Some("a.so"));
     }

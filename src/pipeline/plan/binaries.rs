@@ -1,0 +1,204 @@
+//! Which binaries are split, which stay whole, and the edit plan of each.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::root::below;
+use crate::arch::table::ArchTable;
+use crate::edit::BinaryPlan;
+use crate::error::{Error, Result};
+use crate::fatbin::entry_id::EntryId;
+use crate::fatbin::wrapper::HIPF_MAGIC;
+use crate::fault::{Fault, FaultKind};
+use crate::io::{Input, MemberReader};
+use crate::kpack::marker::marker;
+use crate::options::{SplitOptions, UnknownArch};
+use crate::pipeline::cancel::{Cancel, cause};
+use crate::pipeline::classify::{Classified, FatBinary, Kind, Layout};
+use crate::pipeline::unbundle::join;
+use crate::{elf, pe};
+
+/// A fat binary that will be split.
+#[derive(Debug)]
+pub struct Binary {
+    /// Index of the member.
+    pub member: usize,
+    /// Path relative to the overlay root, where it will be installed.
+    pub kernel_name: String,
+    /// What `classify` found.
+    pub fat: FatBinary,
+    /// What its wrappers will point at.
+    pub marker: Vec<u8>,
+    /// How it is rewritten.
+    pub plan: BinaryPlan,
+}
+
+/// Sorts the fat binaries below `root` into those to split and those that stay whole, plans the rewriting of the
+/// former, and takes their checkpoints' memory back.
+pub fn choose(
+    input: &Input,
+    classified: &mut [Classified],
+    root: &str,
+    group: &str,
+    table: &ArchTable,
+    options: &SplitOptions,
+    cancel: &Cancel,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Binary>> {
+    let mut unknown: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut chosen = Vec::new();
+    for (index, classified) in classified.iter_mut().enumerate() {
+        let name = input.members()[index].name.as_str();
+        let in_member = |fault: Fault| Error::from(fault).in_member(name);
+        let Some(kernel_name) = below(root, name) else {
+            if let Kind::Fat(_) = classified.kind {
+                warnings.push(format!("{name}: a fat binary outside the overlay root {root}; it stays whole"));
+            }
+            continue;
+        };
+        match std::mem::replace(&mut classified.kind, Kind::Plain) {
+            Kind::Plain => {}
+            Kind::AlreadySplit => warnings.push(format!("{name}: already split; it is passed through")),
+            Kind::Broken(fault) => keep_whole(fault, name, options, warnings)?,
+            Kind::Fat(fat) => {
+                let mut whole = None;
+                for target in fat.bundles.iter().flat_map(|bundle| &bundle.header.entries) {
+                    match target.id {
+                        EntryId::Host => {}
+                        EntryId::Spirv if options.drop_spirv => {}
+                        EntryId::Spirv => {
+                            whole = Some("it has SPIR-V code, which no archive can serve (--drop-spirv splits it all the same)".to_owned());
+                        }
+                        EntryId::Device(target) => {
+                            let processor = target.processor.as_str();
+                            if table.bundle_of(processor).map_err(in_member)?.is_known() {
+                                continue;
+                            }
+                            let places = unknown.entry(processor.to_owned()).or_default();
+                            if places.last() != Some(&name) {
+                                places.push(name);
+                            }
+                            if options.unknown_arch == UnknownArch::Host {
+                                whole = Some(format!("it has code for {processor}, which the architecture table lacks"));
+                            }
+                        }
+                    }
+                }
+                match whole {
+                    Some(why) => warnings.push(format!("{name}: stays whole in the host wheel: {why}")),
+                    None => chosen.push((index, kernel_name.to_owned(), *fat)),
+                }
+            }
+        }
+    }
+    report_unknown(&unknown, options, warnings)?;
+    plan_edits(input, chosen, group, options, cancel, warnings)
+}
+
+/// An unknown processor is one error or one warning for the whole wheel.
+fn report_unknown(unknown: &BTreeMap<String, Vec<&str>>, options: &SplitOptions, warnings: &mut Vec<String>) -> Result<()> {
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> =
+        unknown.iter().map(|(processor, places)| format!("{processor} (in {})", places.join(", "))).collect();
+    let list = list.join("; ");
+    match options.unknown_arch {
+        UnknownArch::Error => {
+            let fault = Fault::unsupported("architecture table", None, format!("it lacks {list}"));
+            Err(Error::from(fault).with_hint("add rows with --arch-table FILE, or use --unknown-arch package or host"))
+        }
+        UnknownArch::Package => {
+            warnings.push(format!("the architecture table lacks {list}; each gets a device wheel of its own"));
+            Ok(())
+        }
+        UnknownArch::Host => Ok(()),
+    }
+}
+
+/// A binary that cannot be split: with `--keep-unsupported` it stays whole, unless it is plainly damaged.
+fn keep_whole(fault: Fault, name: &str, options: &SplitOptions, warnings: &mut Vec<String>) -> Result<()> {
+    if options.keep_unsupported && fault.kind == FaultKind::Unsupported {
+        warnings.push(format!("{name}: stays whole in the host wheel: {fault}"));
+        return Ok(());
+    }
+    Err(Error::from(fault).in_member(name))
+}
+
+/// Plans the edits of all binaries, in parallel: it reads relocation tables, which can be large.
+fn plan_edits(
+    input: &Input,
+    chosen: Vec<(usize, String, FatBinary)>,
+    group: &str,
+    options: &SplitOptions,
+    cancel: &Cancel,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Binary>> {
+    let count = chosen.len();
+    let work: Vec<Mutex<Option<(usize, String, FatBinary)>>> =
+        chosen.into_iter().map(|item| Mutex::new(Some(item))).collect();
+    type Planned = (usize, std::result::Result<Binary, Fault>);
+    let done: Vec<Mutex<Option<Planned>>> = (0..count).map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let inflated_again = AtomicU64::new(0);
+    let run = || -> Result<()> {
+        loop {
+            cancel.check()?;
+            let slot = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = work.get(slot) else { return Ok(()) };
+            let Some((member, kernel_name, mut fat)) = item.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+                continue;
+            };
+            let marker = marker(&kernel_name, group);
+            let plan = {
+                let mut source =
+                    MemberReader::new(input, &input.members()[member], &fat.checkpoints, &inflated_again)?;
+                match &fat.layout {
+                    Layout::Elf(layout) => elf::plan(&mut source, layout, &marker),
+                    Layout::Pe(layout) => pe::plan(&mut source, layout, &marker),
+                }
+            };
+            fat.checkpoints = crate::io::Checkpoints::every(u64::MAX);
+            let planned = plan.map(|plan| Binary { member, kernel_name, fat, marker, plan });
+            *done[slot].lock().unwrap_or_else(PoisonError::into_inner) = Some((member, planned));
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..options.jobs.clamp(1, count.max(1))).map(|_| scope.spawn(run)).collect();
+        let first = run();
+        let results: Vec<Result<()>> = std::iter::once(first).chain(threads.into_iter().map(join)).collect();
+        cause(results.into_iter().filter_map(Result::err)).map_or(Ok(()), Err)
+    })?;
+    let mut binaries = Vec::with_capacity(count);
+    for slot in done {
+        let Some((member, planned)) = slot.into_inner().unwrap_or_else(PoisonError::into_inner) else { continue };
+        let name = &input.members()[member].name;
+        match planned {
+            Ok(binary) => {
+                warnings.extend(binary.plan.notes.iter().map(|note| format!("{name}: {note}")));
+                warnings.extend(unreferenced(&binary.fat).map(|note| format!("{name}: {note}")));
+                binaries.push(binary);
+            }
+            Err(fault) => keep_whole(fault, name, options, warnings)?,
+        }
+    }
+    Ok(binaries)
+}
+
+/// Bundles that no wrapper points at hold code that no program can ask for. They are archived all the same.
+fn unreferenced(fat: &FatBinary) -> Option<String> {
+    let dead: Vec<String> = fat
+        .bundles
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !fat.bundle_of_wrapper.contains(&Some(*index)))
+        .map(|(_, bundle)| format!("{:#x}", bundle.offset))
+        .collect();
+    (!dead.is_empty()).then(|| format!("no wrapper points at the offload bundle(s) at offset {}", dead.join(", ")))
+}
+
+/// Whether any wrapper of `fat` still points at a bundle.
+pub fn has_bundles(fat: &FatBinary) -> bool {
+    fat.layout.wrappers().iter().any(|wrapper| wrapper.magic == HIPF_MAGIC)
+}

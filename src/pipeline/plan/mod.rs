@@ -1,0 +1,223 @@
+//! Stage *plan*: everything that can fail on the wheel's content fails here, before an output is opened.
+//!
+//! All fat binaries together: wrappers, bundles, targets, archives, device wheels, names, METADATA.
+
+pub mod archives;
+pub mod binaries;
+pub mod root;
+pub mod wheels;
+
+use std::collections::BTreeMap;
+
+use archives::{ArchivePlan, Archives};
+use binaries::Binary;
+
+use super::cancel::Cancel;
+use super::classify::{Classified, Kind};
+use super::identify::Identified;
+use super::item::Cut;
+use crate::arch::table::{ArchTable, Bundle};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fault::Fault;
+use crate::io::Input;
+use crate::options::SplitOptions;
+use crate::wheel::devices::DeviceSet;
+use crate::wheel::filename::{WheelFilename, group_name};
+use crate::wheel::metadata;
+use crate::wheel::variant;
+
+/// What the second pass does.
+#[derive(Debug)]
+pub struct SplitPlan {
+    /// The overlay root; empty if nothing is split.
+    pub root: String,
+    /// Group name of the archives.
+    pub group: String,
+    /// The binaries to split, in the order of the members.
+    pub binaries: Vec<Binary>,
+    /// All code objects to store, in the order of output.
+    pub cuts: Vec<Cut>,
+    /// All archives.
+    pub archives: Vec<ArchivePlan>,
+    /// The device wheels, by bundle key.
+    pub devices: Vec<DevicePlan>,
+    /// The host wheel.
+    pub host: HostPlan,
+    /// The variant wheel.
+    pub variant: Option<VariantPlan>,
+}
+
+/// One device wheel.
+#[derive(Debug)]
+pub struct DevicePlan {
+    /// Its bundle.
+    pub bundle: Bundle,
+    /// Distribution name.
+    pub name: String,
+    /// File name, in parts.
+    pub filename: WheelFilename,
+    /// Its archives, in the order of the wheel.
+    pub archives: Vec<usize>,
+    /// The members that move to it.
+    pub files: Vec<usize>,
+    /// METADATA.
+    pub metadata: Vec<u8>,
+}
+
+/// The host wheel.
+#[derive(Debug)]
+pub struct HostPlan {
+    /// Members outside `.dist-info`, in order.
+    pub body: Vec<usize>,
+    /// Members of `.dist-info` that are copied, in order.
+    pub dist_info: Vec<usize>,
+    /// METADATA.
+    pub metadata: Vec<u8>,
+}
+
+/// The variant wheel: the host wheel but for these.
+#[derive(Debug)]
+pub struct VariantPlan {
+    /// File name without directory.
+    pub file_name: String,
+    /// METADATA.
+    pub metadata: Vec<u8>,
+    /// variant.json.
+    pub json: Vec<u8>,
+}
+
+/// Plans the split. Takes the fat binaries out of `classified`.
+pub fn plan(
+    input: &Input,
+    identified: &Identified,
+    classified: &mut [Classified],
+    options: &SplitOptions,
+    cancel: &Cancel,
+    warnings: &mut Vec<String>,
+) -> Result<SplitPlan> {
+    let table = arch_table(options)?;
+    let duplicates = wheels::duplicates(input, classified)?;
+    let members = input.members();
+    let fat = members
+        .iter()
+        .zip(&*classified)
+        .filter(|(_, classified)| matches!(classified.kind, Kind::Fat(_) | Kind::Broken(_)))
+        .map(|(member, _)| (member.name.as_str(), member.size));
+    let names = members.iter().map(|member| member.name.as_str());
+    let root = root::overlay_root(options.overlay_root.as_deref(), fat, names)?;
+    let group = group_name(&identified.identity.name);
+    let any_split = classified.iter().any(|classified| matches!(classified.kind, Kind::AlreadySplit));
+    let binaries = match &root {
+        Some(root) => {
+            let choice = binaries::Choice { input, root, group: &group, table: &table, options, cancel };
+            choice.choose(classified, warnings)?
+        }
+        None => Vec::new(),
+    };
+    let Some(root) = root.filter(|_| !binaries.is_empty()) else {
+        if any_split {
+            return Ok(unchanged(input, identified, &duplicates, group, warnings));
+        }
+        return Err(nothing_to_split(options, warnings));
+    };
+    let moved = wheels::database_files(input, &root, &table, options, warnings)?;
+    let mut keys: BTreeMap<String, Bundle> =
+        moved.iter().map(|file| (file.bundle.key.clone(), file.bundle.clone())).collect();
+    for processor in archives::processors(&binaries) {
+        let bundle = table.bundle_of(processor.as_str())?.into_bundle();
+        keys.insert(bundle.key.clone(), bundle);
+    }
+    let filter = wheels::filter(&keys, &table, options, warnings)?;
+    keys.retain(|key, _| filter.allows(key));
+    let Archives { cuts, archives, extents } =
+        archives::plan(input, &binaries, &root, &group, &table, &keys, options, &identified.filename)?;
+    let mut binaries = binaries;
+    for (binary, extents) in binaries.iter_mut().zip(extents) {
+        binary.extents = extents;
+    }
+    let served = archives::served(&archives, &table)?;
+    let prefix = options.device_package_prefix.clone();
+    let prefix = prefix.unwrap_or_else(|| format!("amd-{}-device", identified.identity.name));
+    let devices_set = DeviceSet::new(
+        identified.identity.clone(),
+        &prefix,
+        &options.device_requires_dist,
+        keys.values().cloned(),
+        served,
+    )
+    .map_err(|fault| Error::usage(fault.to_string()))?;
+    let mut devices: Vec<DevicePlan> = keys
+        .values()
+        .map(|bundle| {
+            let name = devices_set.dist_name(&bundle.key);
+            let filename = identified.filename.for_distribution(&name, &identified.identity.version);
+            let metadata = metadata::device(&devices_set, bundle);
+            let files = moved.iter().filter(|file| file.bundle.key == bundle.key).map(|file| file.member).collect();
+            DevicePlan { bundle: bundle.clone(), name, filename, archives: Vec::new(), files, metadata }
+        })
+        .collect();
+    for (index, archive) in archives.iter().enumerate() {
+        if let Some(device) = devices.iter_mut().find(|device| archive.written && device.bundle.key == archive.key) {
+            device.archives.push(index);
+        }
+    }
+    for device in &mut devices {
+        // The first is written in place while code objects stream by, so it is the one that starts first.
+        device.archives.sort_by_key(|&index| (archives[index].first_cut, index));
+    }
+    wheels::no_collisions(
+        input,
+        archives.iter().filter(|archive| archive.written).map(|archive| archive.path.clone()),
+    )?;
+    let (body, dist_info) = wheels::host_order(input, identified, &moved, &duplicates, warnings);
+    let host_metadata = metadata::rewrite_host(&identified.metadata, &devices_set, false)?;
+    let variant = options
+        .variant
+        .as_ref()
+        .map(|variant| {
+            let usage = |fault: Fault| Error::usage(fault.to_string());
+            Ok::<_, Error>(VariantPlan {
+                file_name: variant::file_name(&identified.filename.to_string(), &variant.label).map_err(usage)?,
+                metadata: metadata::rewrite_host(&identified.metadata, &devices_set, true)?,
+                json: variant::variant_json(&devices_set, &variant.label, variant.format).map_err(usage)?,
+            })
+        })
+        .transpose()?;
+    let host = HostPlan { body, dist_info, metadata: host_metadata };
+    Ok(SplitPlan { root, group, binaries, cuts, archives, devices, host, variant })
+}
+
+fn arch_table(options: &SplitOptions) -> Result<ArchTable> {
+    let mut table = ArchTable::builtin()?;
+    if let Some(rows) = &options.arch_table {
+        table.with_rows(rows).map_err(|fault| Error::usage(format!("--arch-table: {fault}")))?;
+    }
+    Ok(table)
+}
+
+/// A plan that changes nothing: the input is a host wheel already.
+fn unchanged(
+    input: &Input,
+    identified: &Identified,
+    duplicates: &std::collections::BTreeSet<usize>,
+    group: String,
+    warnings: &mut Vec<String>,
+) -> SplitPlan {
+    let (body, dist_info) = wheels::host_order(input, identified, &[], duplicates, warnings);
+    SplitPlan {
+        root: String::new(),
+        group,
+        binaries: Vec::new(),
+        cuts: Vec::new(),
+        archives: Vec::new(),
+        devices: Vec::new(),
+        host: HostPlan { body, dist_info, metadata: identified.metadata.clone() },
+        variant: None,
+    }
+}
+
+fn nothing_to_split(options: &SplitOptions, warnings: &[String]) -> Error {
+    let place = options.overlay_root.as_ref().map(|root| format!(" below {root}")).unwrap_or_default();
+    let why: String = warnings.iter().map(|warning| format!("\n  {warning}")).collect();
+    ErrorKind::NothingToSplit(format!("{place}{why}")).into()
+}

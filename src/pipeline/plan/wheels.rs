@@ -1,0 +1,199 @@
+//! What goes into which wheel: database files, the order of the host wheel, names, collisions.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::root::below;
+use crate::arch::table::{ArchTable, Bundle};
+use crate::error::{Error, Result};
+use crate::fault::Fault;
+use crate::io::Input;
+use crate::options::{OutputFormat, SplitOptions, UnknownArch};
+use crate::pipeline::classify::Classified;
+use crate::pipeline::identify::Identified;
+use crate::wheel::archs::ArchFilter;
+use crate::wheel::database::Selection;
+use crate::wheel::dist_info::installed_path;
+use crate::wheel::filename::WheelFilename;
+use crate::wheel::record;
+
+/// Members of `.dist-info` that every output writes anew.
+const REWRITTEN: [&str; 2] = ["METADATA", "RECORD"];
+
+/// A database file and the bundle key of the device wheel that it moves to.
+#[derive(Debug)]
+pub struct MovedFile {
+    /// Index of the member.
+    pub member: usize,
+    /// The bundle.
+    pub bundle: Bundle,
+}
+
+/// Finds the per-architecture files below `root`.
+pub fn database_files(
+    input: &Input,
+    root: &str,
+    table: &ArchTable,
+    options: &SplitOptions,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<MovedFile>> {
+    let mut selection = Selection::from_names(options.databases.iter().map(String::as_str))
+        .map_err(|fault| Error::usage(fault.to_string()))?;
+    for pattern in &options.device_files {
+        selection.add_device_files(pattern).map_err(|fault| Error::usage(fault.to_string()))?;
+    }
+    let mut moved = Vec::new();
+    let mut unknown: BTreeMap<String, (usize, &str)> = BTreeMap::new();
+    for (index, member) in input.members().iter().enumerate() {
+        if member.is_directory() {
+            continue;
+        }
+        let Some(path) = below(root, &member.name) else { continue };
+        let Some(file) = selection.classify(path, table) else { continue };
+        let lookup = table.bundle_of(file.arch.processor()).map_err(|fault| {
+            Error::from(fault).in_member(&member.name).with_hint(format!(
+                "the {} rule took this name for a per-architecture file; leave the rule out of --databases, or add the architecture with --arch-table",
+                file.handler
+            ))
+        })?;
+        if !lookup.is_known() {
+            let places = unknown.entry(file.arch.processor().to_owned()).or_insert((0, &member.name));
+            places.0 += 1;
+            if options.unknown_arch == UnknownArch::Host {
+                continue;
+            }
+        }
+        moved.push(MovedFile { member: index, bundle: lookup.into_bundle() });
+    }
+    if !unknown.is_empty() {
+        let list: Vec<String> = unknown
+            .iter()
+            .map(|(arch, (count, example))| format!("{arch} ({count} files, such as {example})"))
+            .collect();
+        let list = list.join("; ");
+        match options.unknown_arch {
+            UnknownArch::Error => {
+                let fault = Fault::unsupported("architecture table", None, format!("it lacks {list}"));
+                return Err(Error::from(fault).with_hint("add rows with --arch-table FILE"));
+            }
+            UnknownArch::Package => {
+                warnings.push(format!("the architecture table lacks {list}; each gets a device wheel of its own"));
+            }
+            UnknownArch::Host => {
+                warnings.push(format!("the architecture table lacks {list}; they stay in the host wheel"));
+            }
+        }
+    }
+    Ok(moved)
+}
+
+/// The members of the host wheel that are not rewritten here, in order: first those outside `.dist-info`, then
+/// those of `.dist-info`, without METADATA, RECORD and signatures.
+pub fn host_order(
+    input: &Input,
+    identified: &Identified,
+    moved: &[MovedFile],
+    duplicates: &BTreeSet<usize>,
+    warnings: &mut Vec<String>,
+) -> (Vec<usize>, Vec<usize>) {
+    let gone: BTreeSet<usize> = moved.iter().map(|file| file.member).collect();
+    let emptied = emptied_directories(input, &gone);
+    let (mut body, mut dist_info) = (Vec::new(), Vec::new());
+    for (index, member) in input.members().iter().enumerate() {
+        let name = member.name.as_str();
+        if gone.contains(&index) || duplicates.contains(&index) || emptied.contains(name) {
+            continue;
+        }
+        if !identified.is_dist_info(name) {
+            body.push(index);
+        } else if record::SIGNATURES.iter().any(|file| identified.path(file) == name) {
+            warnings.push(format!("{name}: the signature no longer holds and is left out"));
+        } else if !REWRITTEN.iter().any(|file| identified.path(file) == name) {
+            dist_info.push(index);
+        }
+    }
+    (body, dist_info)
+}
+
+/// Directory members all of whose files moved away.
+fn emptied_directories<'i>(input: &'i Input, gone: &BTreeSet<usize>) -> BTreeSet<&'i str> {
+    let mut left: BTreeSet<&str> = BTreeSet::new();
+    let mut lost: BTreeSet<&str> = BTreeSet::new();
+    for (index, member) in input.members().iter().enumerate() {
+        let set = if gone.contains(&index) { &mut lost } else { &mut left };
+        if member.is_directory() {
+            continue;
+        }
+        let mut end = member.name.len();
+        while let Some(slash) = member.name[..end].rfind('/') {
+            set.insert(&member.name[..=slash]);
+            end = slash;
+        }
+    }
+    &lost - &left
+}
+
+/// Members that repeat an earlier one byte for byte; with other bytes they are an error.
+pub fn duplicates(input: &Input, classified: &[Classified]) -> Result<BTreeSet<usize>> {
+    let mut first: HashMap<&str, usize> = HashMap::new();
+    let mut repeated = BTreeSet::new();
+    for (index, member) in input.members().iter().enumerate() {
+        let Some(&before) = first.get(member.name.as_str()) else {
+            first.insert(&member.name, index);
+            continue;
+        };
+        if classified[before].sha256 != classified[index].sha256 || input.members()[before].size != member.size {
+            let fault = Fault::malformed("zip archive", None, "two members of this name have different bytes");
+            return Err(Error::from(fault).in_member(&member.name));
+        }
+        repeated.insert(index);
+    }
+    Ok(repeated)
+}
+
+/// Fails if two outputs would install different files at one place. `new` are the paths that a split adds.
+pub fn no_collisions(input: &Input, new: impl Iterator<Item = String>) -> Result<()> {
+    let mut places: HashMap<&str, &str> = HashMap::new();
+    for member in input.members().iter().filter(|member| !member.is_directory()) {
+        let place = installed_path(&member.name);
+        if let Some(other) = places.insert(place, &member.name).filter(|other| *other != member.name) {
+            let fault =
+                Fault::malformed("wheel", None, format!("it installs to {place}, and so does {other}"));
+            return Err(Error::from(fault).in_member(&member.name));
+        }
+    }
+    for path in new {
+        if places.contains_key(installed_path(&path)) {
+            let fault = Fault::unsupported(
+                "wheel",
+                None,
+                "the input has a file where an archive of a device wheel would go; was it split before?",
+            );
+            return Err(Error::from(fault).in_member(&path).with_hint("split the original fat wheel"));
+        }
+    }
+    Ok(())
+}
+
+/// The bundles that get a wheel: those of `keys` that `--archs` allows.
+pub fn filter(
+    keys: &BTreeMap<String, Bundle>,
+    table: &ArchTable,
+    options: &SplitOptions,
+    warnings: &mut Vec<String>,
+) -> Result<ArchFilter> {
+    let Some(list) = &options.archs else { return Ok(ArchFilter::default()) };
+    let usage = |fault: Fault| Error::usage(fault.to_string());
+    let filter = ArchFilter::parse(list, table).map_err(usage)?;
+    filter.check_something_left(keys.keys().map(String::as_str)).map_err(usage)?;
+    let _ = warnings;
+    Ok(filter)
+}
+
+/// A wheel's file name, or for `--output-format directory` its directory's.
+pub fn output_name(filename: &WheelFilename, format: OutputFormat) -> String {
+    let name = filename.to_string();
+    match format {
+        OutputFormat::Wheel => name,
+        OutputFormat::Directory => name.trim_end_matches(".whl").to_owned(),
+    }
+}
