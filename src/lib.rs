@@ -1,4 +1,5 @@
 //! fatwheel
+pub mod arch;
 pub mod edit;
 pub mod fatbin;
 pub mod fault;
