@@ -1,0 +1,214 @@
+//! The second pass: opens all outputs and wires the stages.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use crossbeam_channel::{bounded, unbounded};
+
+use super::archive::KpackWriter;
+use super::budget::Budget;
+use super::cancel::{Cancel, cause, stopped};
+use super::classify::Layout;
+use super::compress::{self, Scheme};
+use super::deflates;
+use super::emit::{self, Hashed};
+use super::meter::Meter;
+use super::plan::binaries::Binary;
+use super::plan::wheels::output_name;
+use super::plan::{DevicePlan, SplitPlan};
+use super::rewrite::{FatStream, HostMember, Rewriter};
+use super::sink::{Region, Sink};
+use super::unbundle::{self, Cutter, Output, SMALL, join};
+use crate::error::Result;
+use crate::io::Input;
+use crate::io::output::scratch;
+use crate::options::{OutputFormat, SplitOptions};
+use crate::zip::Attributes;
+use crate::{elf, pe};
+
+/// Bytes that the reader may have in flight as plain code objects.
+const OBJECTS_IN_FLIGHT: usize = 24 << 20;
+/// Bytes that it may have in flight as host blocks, twice: plain and deflated.
+const BLOCKS_IN_FLIGHT: usize = 12 << 20;
+/// Bytes of compressed bundles on their way to the decoders.
+const PAYLOAD_IN_FLIGHT: usize = 8 << 20;
+/// Bytes that each decoder may have in flight.
+const DECODED_IN_FLIGHT: usize = 16 << 20;
+/// Decoder windows together. A larger one is granted when no other is in use.
+const WINDOWS: usize = 16 << 20;
+/// Decoders beyond this many would wait for the one reader.
+const MAX_DECODERS: usize = 8;
+
+// Each of these budgets must hold two of its largest requests.
+const _: () = assert!(OBJECTS_IN_FLIGHT as u64 >= 2 * SMALL && DECODED_IN_FLIGHT as u64 >= 2 * SMALL);
+
+/// What the second pass leaves behind for `finish`.
+pub struct Streamed {
+    /// The host wheel's sink, and the variant's.
+    pub hosts: Vec<Sink>,
+    /// A sink per device wheel.
+    pub devices: Vec<Sink>,
+    /// A writer per archive.
+    pub writers: Vec<KpackWriter>,
+    /// The members that were written anew.
+    pub hashed: Vec<Hashed>,
+}
+
+/// Runs the second pass.
+pub fn stream(
+    input: &Input,
+    plan: &SplitPlan,
+    host_name: &str,
+    options: &SplitOptions,
+    cancel: &Cancel,
+    meter: &Meter,
+) -> Result<Streamed> {
+    let when = super::finish::time_of_new_members(input, options);
+    let open = |name: &str| match options.output_format {
+        OutputFormat::Wheel => Sink::archive(&options.output_dir, name),
+        OutputFormat::Directory => Sink::tree(&options.output_dir, name),
+    };
+    let mut hosts = vec![open(host_name)?];
+    if let Some(variant) = &plan.variant {
+        let name = match options.output_format {
+            OutputFormat::Wheel => variant.file_name.as_str(),
+            OutputFormat::Directory => variant.file_name.trim_end_matches(".whl"),
+        };
+        hosts.push(open(name)?);
+    }
+    let mut devices = Vec::with_capacity(plan.devices.len());
+    let mut regions: Vec<Option<Region>> = plan.archives.iter().map(|_| None).collect();
+    for device in &plan.devices {
+        let mut sink = open(&output_name(&device.filename, options.output_format))?;
+        place_archives(plan, device, &mut sink, &mut regions, &Attributes::regular(0o644, when))?;
+        devices.push(sink);
+    }
+    let zstd = options.scheme != Scheme::Stored;
+    let mut writers = Vec::with_capacity(plan.archives.len());
+    for (archive, region) in plan.archives.iter().zip(regions) {
+        let region = match region {
+            Some(region) => region,
+            None => Region { file: Arc::new(in_scratch(options)?), start: 0 },
+        };
+        writers.push(KpackWriter::new(archive.path.clone(), region, zstd));
+    }
+    let hashed = run(input, plan, options, cancel, meter, &mut hosts, &mut writers)?;
+    Ok(Streamed { hosts, devices, writers, hashed })
+}
+
+/// The first archive of a wheel is written in place; others wait in a file without a name.
+fn place_archives(
+    plan: &SplitPlan,
+    device: &DevicePlan,
+    sink: &mut Sink,
+    regions: &mut [Option<Region>],
+    attributes: &Attributes,
+) -> Result<()> {
+    if let Some(&first) = device.archives.first() {
+        let archive = &plan.archives[first];
+        regions[first] = Some(sink.begin_in_place(&archive.path, attributes, archive.at_most)?);
+    }
+    Ok(())
+}
+
+fn in_scratch(options: &SplitOptions) -> Result<File> {
+    scratch(&options.output_dir)
+}
+
+fn run(
+    input: &Input,
+    plan: &SplitPlan,
+    options: &SplitOptions,
+    cancel: &Cancel,
+    meter: &Meter,
+    hosts: &mut [Sink],
+    writers: &mut [KpackWriter],
+) -> Result<Vec<Hashed>> {
+    let jobs = options.jobs.max(1);
+    let decoders = jobs.min(MAX_DECODERS);
+    let budget = |capacity| Budget::new(capacity, cancel);
+    std::thread::scope(|scope| {
+        // What waits in channels is bounded by the budgets, not by their capacity.
+        let (to_workers, jobs_to_do) = unbounded();
+        let (to_archives, frames) = unbounded();
+        let (to_host, steps) = unbounded();
+        // A bundle is handed over when a decoder is free.
+        let (to_decoders, bundles) = bounded(0);
+        let mut threads = Vec::new();
+        for _ in 0..jobs {
+            let (jobs_to_do, to_archives, to_host) = (jobs_to_do.clone(), to_archives.clone(), to_host.clone());
+            let (scheme, deflates) = (options.scheme, deflates(options));
+            threads.push(scope.spawn(move || {
+                cancel.watch(compress::work(&jobs_to_do, &to_archives, &to_host, scheme, deflates))
+            }));
+        }
+        let output = Output {
+            cuts: &plan.cuts,
+            jobs: to_workers.clone(),
+            frames: to_archives.clone(),
+            scheme: options.scheme,
+            cancel,
+        };
+        for _ in 0..decoders {
+            let bundles = bundles.clone();
+            let cutter = Cutter::new(scope, output.clone(), budget(DECODED_IN_FLIGHT));
+            threads.push(scope.spawn(move || cancel.watch(unbundle::decompress(&bundles, cutter))));
+        }
+        let archives = scope.spawn(move || cancel.watch(emit::archives(&frames, &plan.cuts, writers)));
+        let host =
+            scope.spawn(move || cancel.watch(emit::host(&steps, input, hosts, |bytes| meter.add(bytes))));
+        let rewriter = Rewriter {
+            input,
+            cancel,
+            meter,
+            jobs: to_workers,
+            steps: to_host,
+            bundles: to_decoders,
+            cutter: Cutter::new(scope, output, budget(OBJECTS_IN_FLIGHT)),
+            budget: budget(BLOCKS_IN_FLIGHT),
+            payloads: budget(PAYLOAD_IN_FLIGHT),
+            windows: budget(WINDOWS),
+            next_ticket: 0,
+        };
+        drop((to_archives, bundles, jobs_to_do));
+        let read = cancel.watch(rewriter.run(host_members(input, plan)));
+        let mut errors: Vec<_> = read.err().into_iter().collect();
+        for thread in threads {
+            errors.extend(join(thread).err());
+        }
+        errors.extend(join(archives).err());
+        let hashed = join(host).map_err(|error| errors.push(error)).ok();
+        match cause(errors) {
+            Some(error) => Err(error),
+            None => hashed.ok_or_else(stopped),
+        }
+    })
+}
+
+/// What happens to each member of the host wheel's body.
+fn host_members<'plan>(
+    input: &Input,
+    plan: &'plan SplitPlan,
+) -> impl Iterator<Item = (usize, HostMember<'plan>)> {
+    let packs = input.map().is_none();
+    plan.host.body.iter().map(move |&member| {
+        let action = match plan.binaries.binary_search_by_key(&member, |binary| binary.member) {
+            Ok(index) => HostMember::Rewrite(fat_stream(&plan.binaries[index])),
+            Err(_) if packs => HostMember::Pack,
+            Err(_) => HostMember::Copy,
+        };
+        (member, action)
+    })
+}
+
+fn fat_stream(binary: &Binary) -> FatStream<'_> {
+    FatStream {
+        edits: &binary.plan.edits,
+        extents: &binary.extents,
+        verify: binary.plan.verify.clone(),
+        check: Box::new(|output| match &binary.fat.layout {
+            Layout::Elf(layout) => elf::verify(output, layout, &binary.marker),
+            Layout::Pe(layout) => pe::verify(output, layout, &binary.marker),
+        }),
+    }
+}
