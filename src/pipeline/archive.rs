@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 use super::item::CutIndex;
 use super::sink::Region;
 use crate::error::{Error, Result};
-use crate::kpack::format;
-use crate::kpack::toc::{Stored, Toc};
+use crate::kpack::format::{BLOB_ALIGN, BlobArea, Scheme};
+use crate::kpack::toc::Toc;
 
 /// Bytes read back at a time.
 const READ: usize = 1 << 20;
@@ -19,25 +19,30 @@ const READ: usize = 1 << 20;
 /// A frame that is coming in parts.
 #[derive(Debug)]
 struct OpenFrame {
+    /// Offset of its first byte.
     start: u64,
-    crc_before: crc32fast::Hasher,
-    digest: Sha256,
-    /// Checksum of the frame alone: its length stands before it and is known at the end.
+    /// Its length so far.
+    length: u64,
+    sha256: Sha256,
     crc: crc32fast::Hasher,
+}
+
+/// A code object in the archive.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    offset: u64,
+    length: u64,
+    original_size: u64,
 }
 
 /// One archive that is being written.
 #[derive(Debug)]
 pub struct KpackWriter {
-    /// For errors.
-    name: String,
     region: Region,
-    zstd: bool,
-    /// Where the next byte goes, from the archive's start.
-    at: u64,
-    /// Of everything behind the header and the count.
+    area: BlobArea,
+    /// Of everything behind the prologue.
     crc: crc32fast::Hasher,
-    /// Stored objects by ordinal.
+    /// Code objects by ordinal.
     stored: Vec<Stored>,
     /// SHA-256 of what is stored, to the ordinal: equal code objects are stored once.
     known: HashMap<[u8; 32], u32>,
@@ -58,14 +63,11 @@ pub struct Finished {
 }
 
 impl KpackWriter {
-    /// Starts an archive at the start of `region`.
-    pub fn new(name: String, region: Region, zstd: bool) -> Self {
-        let at = if zstd { format::FIRST_FRAME } else { format::BLOB_OFFSET };
+    /// Starts an archive at the start of `region`. `name` is for errors.
+    pub fn new(name: String, region: Region, scheme: Scheme) -> Self {
         Self {
-            name,
             region,
-            zstd,
-            at,
+            area: BlobArea::new(name, scheme),
             crc: crc32fast::Hasher::new(),
             stored: Vec::new(),
             known: HashMap::new(),
@@ -89,10 +91,10 @@ impl KpackWriter {
             Some(frame) => frame,
             None => self.begin(),
         };
-        frame.digest.update(bytes);
+        frame.sha256.update(bytes);
         frame.crc.update(bytes);
-        self.region.write_at(bytes, self.at)?;
-        self.at += bytes.len() as u64;
+        self.region.write_at(bytes, frame.start + frame.length)?;
+        frame.length += bytes.len() as u64;
         if more {
             self.open = Some(frame);
             return Ok(None);
@@ -100,64 +102,55 @@ impl KpackWriter {
         self.end(frame, original_size).map(Some)
     }
 
-    fn begin(&mut self) -> OpenFrame {
-        let frame = OpenFrame {
-            start: self.at,
-            crc_before: self.crc.clone(),
-            digest: Sha256::new(),
-            crc: crc32fast::Hasher::new(),
+    fn begin(&self) -> OpenFrame {
+        let end = self.area.toc_offset();
+        // What BlobArea::place will say, which needs the frame's length: that stands in front of it, or padding does.
+        let start = match self.area.scheme() {
+            Scheme::ZstdPerKernel => end + 4,
+            Scheme::None => end.next_multiple_of(BLOB_ALIGN),
         };
-        if self.zstd {
-            self.at += format::FRAME_PREFIX;
-        }
-        frame
+        OpenFrame { start, length: 0, sha256: Sha256::new(), crc: crc32fast::Hasher::new() }
     }
 
     fn end(&mut self, frame: OpenFrame, original_size: u64) -> Result<u32> {
-        let digest: [u8; 32] = frame.digest.finalize().into();
+        let digest: [u8; 32] = frame.sha256.finalize().into();
         if let Some(&ordinal) = self.known.get(&digest) {
             // Stored already: the next frame overwrites this one.
-            self.at = frame.start;
-            self.crc = frame.crc_before;
             return Ok(ordinal);
         }
-        let ordinal = u32::try_from(self.stored.len()).unwrap_or(u32::MAX);
-        let data_start = frame.start + if self.zstd { format::FRAME_PREFIX } else { 0 };
-        let size = self.at - data_start;
-        if self.zstd {
-            let prefix = format::frame_prefix(&self.name, size)?;
-            self.region.write_at(&prefix, frame.start)?;
-            self.crc.update(&prefix);
-        }
+        let lead_at = self.area.toc_offset();
+        let placement = self.area.place(frame.length)?;
+        debug_assert_eq!(placement.offset, frame.start);
+        self.region.write_at(&placement.lead, lead_at)?;
+        self.crc.update(&placement.lead);
         self.crc.combine(&frame.crc);
-        self.stored.push(Stored { offset: data_start, size, original_size });
-        format::check_limits(&self.name, self.zstd, self.at - format::BLOB_OFFSET, self.stored.len() as u64)?;
-        self.known.insert(digest, ordinal);
-        Ok(ordinal)
+        self.stored.push(Stored { offset: placement.offset, length: frame.length, original_size });
+        self.known.insert(digest, placement.ordinal);
+        Ok(placement.ordinal)
     }
 
-    /// The ordinal that `cut` is stored under.
+    /// The ordinal that `cut` is stored under, and its size.
     pub fn ordinal(&self, cut: CutIndex) -> Option<u32> {
         self.ordinals.binary_search_by_key(&cut, |&(cut, _)| cut).ok().map(|index| self.ordinals[index].1)
     }
 
-    /// Appends a copy of `cut`'s frame as it is stored in `other`.
+    /// Appends a copy of `cut`'s frame as it is stored in `other`. Returns its ordinal here.
     pub fn copy_frame(&mut self, cut: CutIndex, other: &KpackWriter) -> Result<u32> {
         let missing = || Error::io("copy a code object", None, std::io::Error::other("it is in no archive"));
         let stored = other.ordinal(cut).and_then(|ordinal| other.stored.get(ordinal as usize)).ok_or_else(missing)?;
-        let mut buffer = vec![0; READ.min(usize::try_from(stored.size).unwrap_or(READ))];
+        let mut buffer = vec![0; READ.min(usize::try_from(stored.length).unwrap_or(READ))];
         let mut done = 0;
         loop {
-            let take = usize::try_from(stored.size - done).unwrap_or(READ).min(buffer.len());
+            let take = usize::try_from(stored.length - done).unwrap_or(READ).min(buffer.len());
             other.region.read_at(&mut buffer[..take], stored.offset + done)?;
             done += take as u64;
-            if let Some(ordinal) = self.append(stored.original_size, &buffer[..take], done < stored.size)? {
+            if let Some(ordinal) = self.append(stored.original_size, &buffer[..take], done < stored.length)? {
                 return Ok(ordinal);
             }
         }
     }
 
-    /// Objects stored so far.
+    /// Code objects stored so far.
     pub fn count(&self) -> usize {
         self.stored.len()
     }
@@ -168,20 +161,27 @@ impl KpackWriter {
     }
 
     /// Writes TOC, count and header, then reads the archive back for its SHA-256.
-    pub fn finish(self, toc: &Toc) -> Result<Finished> {
-        let blob_end = self.at;
-        let toc = toc.encode(&self.stored, blob_end - format::BLOB_OFFSET);
-        self.region.write_at(&toc, blob_end)?;
-        let mut head = format::header(blob_end).to_vec();
-        if self.zstd {
-            head.extend_from_slice(&(self.stored.len() as u32).to_le_bytes()); // within the limit that was checked
+    pub fn finish(self, toc: Toc) -> Result<Finished> {
+        let toc_offset = self.area.toc_offset();
+        let mut bytes = Vec::new();
+        let written = toc.finish(&self.area)?.write_to(&mut bytes);
+        written.map_err(|error| Error::io("write a table of contents", None, error))?;
+        self.region.write_at(&bytes, toc_offset)?;
+        let mut head = self.area.prologue();
+        for (offset, patch) in self.area.patches() {
+            // Patches lie within the prologue.
+            let at = usize::try_from(offset).unwrap_or(usize::MAX);
+            if let Some(place) = head.get_mut(at..at.saturating_add(patch.len())) {
+                place.copy_from_slice(&patch);
+            }
         }
         self.region.write_at(&head, 0)?;
-        let length = blob_end + toc.len() as u64;
+        let length = toc_offset + bytes.len() as u64;
         let mut crc = crc32fast::Hasher::new();
         crc.update(&head);
         crc.combine(&self.crc);
-        crc.update(&toc);
+        crc.update(&bytes);
+        drop(bytes);
         let mut sha256 = Sha256::new();
         let mut buffer = vec![0; READ.min(usize::try_from(length).unwrap_or(READ))];
         let mut done = 0;

@@ -20,7 +20,7 @@ use super::unbundle::join;
 use crate::error::{Error, Result};
 use crate::io::output::Pending;
 use crate::io::{Input, StreamReader};
-use crate::kpack::toc::TocBuilder;
+use crate::kpack::toc::Toc;
 use crate::options::{DeviceOutput, Output, SplitOptions, SplitReport};
 use crate::wheel::record::RecordWriter;
 use crate::wheel::wheel_file::top_level;
@@ -146,7 +146,7 @@ impl Finisher<'_> {
     /// Copies the code objects of generic targets into the archives of exact processors. The ordinal of each copy.
     fn fill(&self, writers: &mut [KpackWriter]) -> Result<HashMap<(usize, usize), u32>> {
         let mut filled = HashMap::new();
-        for (index, archive) in self.plan.archives.iter().enumerate() {
+        for (index, archive) in self.plan.archives.archives.iter().enumerate() {
             for &(cut, source) in &archive.fills {
                 let (target, source) = pair(writers, index, source).ok_or_else(super::cancel::stopped)?;
                 filled.insert((index, cut), target.copy_frame(cut, source)?);
@@ -165,8 +165,8 @@ impl Finisher<'_> {
         let mut targets = Vec::new();
         let mut code_objects = 0;
         for (position, (index, writer)) in writers.into_iter().enumerate() {
-            let archive = &self.plan.archives[index];
-            targets.extend(archive.targets.iter().cloned());
+            let archive = &self.plan.archives.archives[index];
+            targets.extend(archive.archive.targets().iter().map(ToString::to_string));
             code_objects += writer.count();
             let region = writer.region().clone();
             let toc = self.toc(index, archive, &writer, filled)?;
@@ -256,9 +256,24 @@ impl Finisher<'_> {
         archive: &ArchivePlan,
         writer: &KpackWriter,
         filled: &HashMap<(usize, usize), u32>,
-    ) -> Result<TocBuilder> {
-        let _ = (index, archive, writer, filled);
-        todo!()
+    ) -> Result<Toc> {
+        let mut toc = Toc::new(self.plan.group.as_str(), archive.archive.name(), archive.archive.targets());
+        let mut binary: Option<(usize, u32)> = None;
+        for (entry, kernel, cut) in self.plan.archives.entries(archive) {
+            // Entries come by kernel, and kernels by binary.
+            let number = match binary {
+                Some((last, number)) if last == kernel.binary => number,
+                _ => {
+                    let number = toc.add_binary(self.plan.binaries[kernel.binary].kernel_name.as_str());
+                    binary = Some((kernel.binary, number));
+                    number
+                }
+            };
+            let ordinal = writer.ordinal(cut).or_else(|| filled.get(&(index, cut)).copied());
+            let ordinal = ordinal.ok_or_else(super::cancel::stopped)?;
+            toc.add(number, kernel.index, entry.target, ordinal, self.plan.archives.cuts[cut].len())?;
+        }
+        Ok(toc)
     }
 }
 

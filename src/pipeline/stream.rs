@@ -12,6 +12,7 @@ use super::classify::Layout;
 use super::compress::{self, Scheme};
 use super::deflates;
 use super::emit::{self, Hashed};
+use super::item::Extent;
 use super::meter::Meter;
 use super::plan::binaries::Binary;
 use super::plan::wheels::output_name;
@@ -22,6 +23,7 @@ use super::unbundle::{self, Cutter, Output, SMALL, join};
 use crate::error::Result;
 use crate::io::Input;
 use crate::io::output::scratch;
+use crate::kpack::format;
 use crate::options::{OutputFormat, SplitOptions};
 use crate::zip::Attributes;
 use crate::{elf, pe};
@@ -77,20 +79,23 @@ pub fn stream(
         hosts.push(open(name)?);
     }
     let mut devices = Vec::with_capacity(plan.devices.len());
-    let mut regions: Vec<Option<Region>> = plan.archives.iter().map(|_| None).collect();
+    let mut regions: Vec<Option<Region>> = plan.archives.archives.iter().map(|_| None).collect();
     for device in &plan.devices {
         let mut sink = open(&output_name(&device.filename, options.output_format))?;
         place_archives(plan, device, &mut sink, &mut regions, &Attributes::regular(0o644, when))?;
         devices.push(sink);
     }
-    let zstd = options.scheme != Scheme::Stored;
+    let scheme = match options.scheme {
+        Scheme::Stored => format::Scheme::None,
+        Scheme::Zstd(_) => format::Scheme::ZstdPerKernel,
+    };
     let mut writers = Vec::with_capacity(plan.archives.len());
-    for (archive, region) in plan.archives.iter().zip(regions) {
+    for (archive, region) in plan.archives.archives.iter().zip(regions) {
         let region = match region {
             Some(region) => region,
             None => Region { file: Arc::new(in_scratch(options)?), start: 0 },
         };
-        writers.push(KpackWriter::new(archive.path.clone(), region, zstd));
+        writers.push(KpackWriter::new(archive.path.clone(), region, scheme));
     }
     let hashed = run(input, plan, options, cancel, meter, &mut hosts, &mut writers)?;
     Ok(Streamed { hosts, devices, writers, hashed })
@@ -105,7 +110,7 @@ fn place_archives(
     attributes: &Attributes,
 ) -> Result<()> {
     if let Some(&first) = device.archives.first() {
-        let archive = &plan.archives[first];
+        let archive = &plan.archives.archives[first];
         regions[first] = Some(sink.begin_in_place(&archive.path, attributes, archive.at_most)?);
     }
     Ok(())
@@ -143,7 +148,7 @@ fn run(
             }));
         }
         let output = Output {
-            cuts: &plan.cuts,
+            cuts: &plan.archives.cuts,
             jobs: to_workers.clone(),
             frames: to_archives.clone(),
             scheme: options.scheme,
@@ -154,7 +159,7 @@ fn run(
             let cutter = Cutter::new(scope, output.clone(), budget(DECODED_IN_FLIGHT));
             threads.push(scope.spawn(move || cancel.watch(unbundle::decompress(&bundles, cutter))));
         }
-        let archives = scope.spawn(move || cancel.watch(emit::archives(&frames, &plan.cuts, writers)));
+        let archives = scope.spawn(move || cancel.watch(emit::archives(&frames, &plan.archives.cuts, writers)));
         let host =
             scope.spawn(move || cancel.watch(emit::host(&steps, input, hosts, |bytes| meter.add(bytes))));
         let rewriter = Rewriter {
@@ -193,7 +198,9 @@ fn host_members<'plan>(
     let packs = input.map().is_none();
     plan.host.body.iter().map(move |&member| {
         let action = match plan.binaries.binary_search_by_key(&member, |binary| binary.member) {
-            Ok(index) => HostMember::Rewrite(fat_stream(&plan.binaries[index])),
+            Ok(index) => {
+                HostMember::Rewrite(fat_stream(&plan.binaries[index], &plan.archives.extents[index]))
+            }
             Err(_) if packs => HostMember::Pack,
             Err(_) => HostMember::Copy,
         };
@@ -201,10 +208,10 @@ fn host_members<'plan>(
     })
 }
 
-fn fat_stream(binary: &Binary) -> FatStream<'_> {
+fn fat_stream<'plan>(binary: &'plan Binary, extents: &'plan [Extent]) -> FatStream<'plan> {
     FatStream {
         edits: &binary.plan.edits,
-        extents: &binary.extents,
+        extents,
         verify: binary.plan.verify.clone(),
         check: Box::new(|output| match &binary.fat.layout {
             Layout::Elf(layout) => elf::verify(output, layout, &binary.marker),

@@ -9,7 +9,6 @@ use crate::arch::table::ArchTable;
 use crate::edit::BinaryPlan;
 use crate::error::{Error, Result};
 use crate::fatbin::entry_id::EntryId;
-use crate::fatbin::wrapper::HIPF_MAGIC;
 use crate::fault::{Fault, FaultKind};
 use crate::io::{Input, MemberReader};
 use crate::kpack::marker::marker;
@@ -34,18 +33,27 @@ pub struct Binary {
     pub plan: BinaryPlan,
 }
 
-/// Sorts the fat binaries below `root` into those to split and those that stay whole, plans the rewriting of the
+/// What the choice of binaries depends on.
+pub struct Choice<'a> {
+    /// The input.
+    pub input: &'a Input,
+    /// The overlay root.
+    pub root: &'a str,
+    /// Group name of the archives, for markers.
+    pub group: &'a str,
+    /// The architecture table.
+    pub table: &'a ArchTable,
+    /// The options.
+    pub options: &'a SplitOptions,
+    /// Looked at between binaries.
+    pub cancel: &'a Cancel,
+}
+
+impl Choice<'_> {
+/// Sorts the fat binaries below the root into those to split and those that stay whole, plans the rewriting of the
 /// former, and takes their checkpoints' memory back.
-pub fn choose(
-    input: &Input,
-    classified: &mut [Classified],
-    root: &str,
-    group: &str,
-    table: &ArchTable,
-    options: &SplitOptions,
-    cancel: &Cancel,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<Binary>> {
+pub fn choose(&self, classified: &mut [Classified], warnings: &mut Vec<String>) -> Result<Vec<Binary>> {
+    let Self { input, root, table, options, .. } = *self;
     let mut unknown: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     let mut chosen = Vec::new();
     for (index, classified) in classified.iter_mut().enumerate() {
@@ -93,7 +101,65 @@ pub fn choose(
         }
     }
     report_unknown(&unknown, options, warnings)?;
-    plan_edits(input, chosen, group, options, cancel, warnings)
+    self.plan_edits(chosen, warnings)
+}
+
+/// Plans the edits of all binaries, in parallel: it reads relocation tables, which can be large.
+fn plan_edits(&self, chosen: Vec<(usize, String, FatBinary)>, warnings: &mut Vec<String>) -> Result<Vec<Binary>> {
+    let Self { input, group, options, cancel, .. } = *self;
+    let count = chosen.len();
+    let work: Vec<Mutex<Option<(usize, String, FatBinary)>>> =
+        chosen.into_iter().map(|item| Mutex::new(Some(item))).collect();
+    type Planned = (usize, std::result::Result<Binary, Fault>);
+    let done: Vec<Mutex<Option<Planned>>> = (0..count).map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let inflated_again = AtomicU64::new(0);
+    let run = || -> Result<()> {
+        loop {
+            cancel.check()?;
+            let slot = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = work.get(slot) else { return Ok(()) };
+            let Some((member, kernel_name, mut fat)) = item.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+                continue;
+            };
+            let planned = {
+                let mut source =
+                    MemberReader::new(input, &input.members()[member], &fat.checkpoints, &inflated_again)?;
+                marker(&kernel_name, group).and_then(|marker| {
+                    let plan = match &fat.layout {
+                        Layout::Elf(layout) => elf::plan(&mut source, layout, &marker),
+                        Layout::Pe(layout) => pe::plan(&mut source, layout, &marker),
+                    };
+                    Ok((plan?, marker))
+                })
+            };
+            fat.checkpoints = crate::io::Checkpoints::every(u64::MAX);
+            let planned = planned.map(|(plan, marker)| Binary { member, kernel_name, fat, marker, plan });
+            *done[slot].lock().unwrap_or_else(PoisonError::into_inner) = Some((member, planned));
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..options.jobs.clamp(1, count.max(1))).map(|_| scope.spawn(run)).collect();
+        let first = run();
+        let results: Vec<Result<()>> = std::iter::once(first).chain(threads.into_iter().map(join)).collect();
+        cause(results.into_iter().filter_map(Result::err)).map_or(Ok(()), Err)
+    })?;
+    let mut binaries = Vec::with_capacity(count);
+    for slot in done {
+        let Some((member, planned)) = slot.into_inner().unwrap_or_else(PoisonError::into_inner) else { continue };
+        let name = &input.members()[member].name;
+        match planned {
+            Ok(binary) => {
+                warnings.extend(binary.plan.notes.iter().map(|note| format!("{name}: {note}")));
+                warnings.extend(unreferenced(&binary.fat).map(|note| format!("{name}: {note}")));
+                binaries.push(binary);
+            }
+            Err(fault) => keep_whole(fault, name, options, warnings)?,
+        }
+    }
+    Ok(binaries)
+}
+
 }
 
 /// An unknown processor is one error or one warning for the whole wheel.
@@ -126,66 +192,6 @@ fn keep_whole(fault: Fault, name: &str, options: &SplitOptions, warnings: &mut V
     Err(Error::from(fault).in_member(name))
 }
 
-/// Plans the edits of all binaries, in parallel: it reads relocation tables, which can be large.
-fn plan_edits(
-    input: &Input,
-    chosen: Vec<(usize, String, FatBinary)>,
-    group: &str,
-    options: &SplitOptions,
-    cancel: &Cancel,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<Binary>> {
-    let count = chosen.len();
-    let work: Vec<Mutex<Option<(usize, String, FatBinary)>>> =
-        chosen.into_iter().map(|item| Mutex::new(Some(item))).collect();
-    type Planned = (usize, std::result::Result<Binary, Fault>);
-    let done: Vec<Mutex<Option<Planned>>> = (0..count).map(|_| Mutex::new(None)).collect();
-    let next = AtomicUsize::new(0);
-    let inflated_again = AtomicU64::new(0);
-    let run = || -> Result<()> {
-        loop {
-            cancel.check()?;
-            let slot = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = work.get(slot) else { return Ok(()) };
-            let Some((member, kernel_name, mut fat)) = item.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-                continue;
-            };
-            let marker = marker(&kernel_name, group);
-            let plan = {
-                let mut source =
-                    MemberReader::new(input, &input.members()[member], &fat.checkpoints, &inflated_again)?;
-                match &fat.layout {
-                    Layout::Elf(layout) => elf::plan(&mut source, layout, &marker),
-                    Layout::Pe(layout) => pe::plan(&mut source, layout, &marker),
-                }
-            };
-            fat.checkpoints = crate::io::Checkpoints::every(u64::MAX);
-            let planned = plan.map(|plan| Binary { member, kernel_name, fat, marker, plan });
-            *done[slot].lock().unwrap_or_else(PoisonError::into_inner) = Some((member, planned));
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..options.jobs.clamp(1, count.max(1))).map(|_| scope.spawn(run)).collect();
-        let first = run();
-        let results: Vec<Result<()>> = std::iter::once(first).chain(threads.into_iter().map(join)).collect();
-        cause(results.into_iter().filter_map(Result::err)).map_or(Ok(()), Err)
-    })?;
-    let mut binaries = Vec::with_capacity(count);
-    for slot in done {
-        let Some((member, planned)) = slot.into_inner().unwrap_or_else(PoisonError::into_inner) else { continue };
-        let name = &input.members()[member].name;
-        match planned {
-            Ok(binary) => {
-                warnings.extend(binary.plan.notes.iter().map(|note| format!("{name}: {note}")));
-                warnings.extend(unreferenced(&binary.fat).map(|note| format!("{name}: {note}")));
-                binaries.push(binary);
-            }
-            Err(fault) => keep_whole(fault, name, options, warnings)?,
-        }
-    }
-    Ok(binaries)
-}
-
 /// Bundles that no wrapper points at hold code that no program can ask for. They are archived all the same.
 fn unreferenced(fat: &FatBinary) -> Option<String> {
     let dead: Vec<String> = fat
@@ -198,7 +204,3 @@ fn unreferenced(fat: &FatBinary) -> Option<String> {
     (!dead.is_empty()).then(|| format!("no wrapper points at the offload bundle(s) at offset {}", dead.join(", ")))
 }
 
-/// Whether any wrapper of `fat` still points at a bundle.
-pub fn has_bundles(fat: &FatBinary) -> bool {
-    fat.layout.wrappers().iter().any(|wrapper| wrapper.magic == HIPF_MAGIC)
-}

@@ -9,13 +9,12 @@ pub mod wheels;
 
 use std::collections::BTreeMap;
 
-use archives::{ArchivePlan, Archives};
+use archives::Archives;
 use binaries::Binary;
 
 use super::cancel::Cancel;
 use super::classify::{Classified, Kind};
 use super::identify::Identified;
-use super::item::Cut;
 use crate::arch::table::{ArchTable, Bundle};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::Fault;
@@ -35,10 +34,8 @@ pub struct SplitPlan {
     pub group: String,
     /// The binaries to split, in the order of the members.
     pub binaries: Vec<Binary>,
-    /// All code objects to store, in the order of output.
-    pub cuts: Vec<Cut>,
-    /// All archives.
-    pub archives: Vec<ArchivePlan>,
+    /// All code objects and archives.
+    pub archives: Archives,
     /// The device wheels, by bundle key.
     pub devices: Vec<DevicePlan>,
     /// The host wheel.
@@ -129,13 +126,16 @@ pub fn plan(
     }
     let filter = wheels::filter(&keys, &table, options, warnings)?;
     keys.retain(|key, _| filter.allows(key));
-    let Archives { cuts, archives, extents } =
-        archives::plan(input, &binaries, &root, &group, &table, &keys, options, &identified.filename)?;
-    let mut binaries = binaries;
-    for (binary, extents) in binaries.iter_mut().zip(extents) {
-        binary.extents = extents;
-    }
-    let served = archives::served(&archives, &table)?;
+    let placement = archives::Placement {
+        root: &root,
+        group: &group,
+        table: &table,
+        keys: &keys,
+        layout: options.kpack_layout,
+        filename: &identified.filename,
+    };
+    let archives = archives::plan(input, &binaries, &placement)?;
+    let served = archives::served(&archives.archives, &table)?;
     let prefix = options.device_package_prefix.clone();
     let prefix = prefix.unwrap_or_else(|| format!("amd-{}-device", identified.identity.name));
     let devices_set = DeviceSet::new(
@@ -156,18 +156,18 @@ pub fn plan(
             DevicePlan { bundle: bundle.clone(), name, filename, archives: Vec::new(), files, metadata }
         })
         .collect();
-    for (index, archive) in archives.iter().enumerate() {
+    for (index, archive) in archives.archives.iter().enumerate() {
         if let Some(device) = devices.iter_mut().find(|device| archive.written && device.bundle.key == archive.key) {
             device.archives.push(index);
         }
     }
     for device in &mut devices {
         // The first is written in place while code objects stream by, so it is the one that starts first.
-        device.archives.sort_by_key(|&index| (archives[index].first_cut, index));
+        device.archives.sort_by_key(|&index| (archives.archives[index].first_cut, index));
     }
     wheels::no_collisions(
         input,
-        archives.iter().filter(|archive| archive.written).map(|archive| archive.path.clone()),
+        archives.archives.iter().filter(|archive| archive.written).map(|archive| archive.path.clone()),
     )?;
     let (body, dist_info) = wheels::host_order(input, identified, &moved, &duplicates, warnings);
     let host_metadata = metadata::rewrite_host(&identified.metadata, &devices_set, false)?;
@@ -184,7 +184,7 @@ pub fn plan(
         })
         .transpose()?;
     let host = HostPlan { body, dist_info, metadata: host_metadata };
-    Ok(SplitPlan { root, group, binaries, cuts, archives, devices, host, variant })
+    Ok(SplitPlan { root, group, binaries, archives, devices, host, variant })
 }
 
 fn arch_table(options: &SplitOptions) -> Result<ArchTable> {
@@ -208,8 +208,7 @@ fn unchanged(
         root: String::new(),
         group,
         binaries: Vec::new(),
-        cuts: Vec::new(),
-        archives: Vec::new(),
+        archives: Archives::default(),
         devices: Vec::new(),
         host: HostPlan { body, dist_info, metadata: identified.metadata.clone() },
         variant: None,
