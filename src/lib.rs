@@ -3,4 +3,5 @@ pub mod arch;
 pub mod edit;
 pub mod fatbin;
 pub mod fault;
+pub mod kpack;
 pub mod source;
