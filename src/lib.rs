@@ -1,5 +1,6 @@
 //! fatwheel
 pub mod edit;
+pub mod elf;
 pub mod fatbin;
 pub mod fault;
 pub mod source;
