@@ -219,11 +219,12 @@ impl<'a> Walk<'a> {
                             }
                             self.resolve(wrapper, Pointer::Rela { entry, rela }, value, &table.place, entry)?;
                         }
-                        (None, Some(value)) => {
-                            if self.machine.makes_address(rela.kind) && self.in_bundle(value) {
-                                return Err(Self::stray(&table.place, entry, rela.address, value));
-                            }
+                        (None, Some(value))
+                            if self.machine.makes_address(rela.kind) && self.in_bundle(value) =>
+                        {
+                            return Err(Self::stray(&table.place, entry, rela.address, value));
                         }
+                        (None, Some(_)) => {}
                         (None, None) if rela.addend == 0 => {}
                         _ if wrapper.is_some() && rela.kind != self.machine.absolute => {
                             return Err(self.unknown_type(&table.place, entry, &rela));
@@ -389,7 +390,7 @@ impl Symbols {
         };
         for_each_record::<elf::Sym64<Le>>(source, table.offset, table.size, ".dynsym", |at, raw| {
             let index = (at - table.offset) / SYMBOL_LEN;
-            if index % 64 == 0 {
+            if index.is_multiple_of(64) {
                 symbols.defined.push(0);
             }
             if raw.st_shndx.get(Le).0 == 0 || raw.st_info.st_type().0 == STT_TLS {

@@ -106,7 +106,7 @@ impl Check<'_> {
     /// Every address range of a PT_LOAD that is no bundle's, with its file bytes.
     fn loads(&self) -> Result<()> {
         for (index, load) in self.old.loads() {
-            let mut rest: Vec<Range<u64>> = vec![load.address..load.memory_end()];
+            let mut rest: Vec<Range<u64>> = Vec::from([load.address..load.memory_end()]);
             for bundle in &self.layout.sections {
                 let end = bundle.address + (bundle.range.end - bundle.range.start);
                 rest = rest
