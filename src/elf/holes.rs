@@ -251,6 +251,19 @@ pub(super) fn overlaps(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start.max(other.start) < one.end.min(other.end)
 }
 
+/// The parts of `range` that are in none of `taken`, in ascending order if `taken` is sorted.
+pub(super) fn without(range: Range<u64>, taken: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut rest: Vec<Range<u64>> = std::iter::once(range).collect();
+    for taken in taken {
+        rest = rest
+            .into_iter()
+            .flat_map(|part| [part.start..part.end.min(taken.start), part.start.max(taken.end)..part.end])
+            .filter(|part| part.start < part.end)
+            .collect();
+    }
+    rest
+}
+
 /// Where the bytes of the input stand in the output.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shifts {

@@ -15,6 +15,7 @@ use object::elf;
 use object::endian::LittleEndian as Le;
 
 use super::headers::*;
+use super::holes::without;
 use super::view::{BLOCK, ElfView, Window, for_each_record};
 use crate::fatbin::wrapper::BundleSection;
 use crate::fault::{Fault, Result};
@@ -143,16 +144,9 @@ impl<'a> Walk<'a> {
                 format!("{:#x} bytes at address {:#x} are not in the file", size.value, start.value);
             return Err(Fault::malformed(place, start.value_at, message));
         };
-        let mut rest: Vec<Range<u64>> = vec![range];
-        for table in tables.iter() {
-            let (from, to) = (table.offset, table.offset + table.size);
-            rest = rest
-                .into_iter()
-                .flat_map(|part| [part.start..part.end.min(from), part.start.max(to)..part.end])
-                .filter(|part| part.start < part.end)
-                .collect();
-        }
-        for part in rest {
+        let covered: Vec<Range<u64>> =
+            tables.iter().map(|table| table.offset..table.offset + table.size).collect();
+        for part in without(range, covered) {
             if !(part.end - part.start).is_multiple_of(entry) {
                 return Err(Fault::unsupported(
                     place,

@@ -13,7 +13,7 @@ use object::elf;
 use object::endian::LittleEndian as Le;
 
 use super::headers::*;
-use super::holes::overlaps;
+use super::holes::{overlaps, without};
 use super::locate::{ElfLayout, WRAPPER_SECTION};
 use super::names::MARKER_SECTION;
 use super::relocations::Pointer;
@@ -106,18 +106,9 @@ impl Check<'_> {
     /// Every address range of a PT_LOAD that is no bundle's, with its file bytes.
     fn loads(&self) -> Result<()> {
         for (index, load) in self.old.loads() {
-            let mut rest: Vec<Range<u64>> = Vec::from([load.address..load.memory_end()]);
-            for bundle in &self.layout.sections {
-                let end = bundle.address + (bundle.range.end - bundle.range.start);
-                rest = rest
-                    .into_iter()
-                    .flat_map(|part| {
-                        [part.start..part.end.min(bundle.address), part.start.max(end)..part.end]
-                    })
-                    .filter(|part| part.start < part.end)
-                    .collect();
-            }
-            for part in rest {
+            let bundles = self.layout.sections.iter();
+            let bundles = bundles.map(|b| b.address..b.address + (b.range.end - b.range.start));
+            for part in without(load.address..load.memory_end(), bundles) {
                 self.kept(index, load, part)?;
             }
         }
