@@ -2,4 +2,5 @@
 pub mod edit;
 pub mod fatbin;
 pub mod fault;
+pub mod pe;
 pub mod source;
