@@ -1,2 +1,5 @@
-//! The fatwheel binary.
-fn main() {}
+//! The `fatwheel` program. Everything is in the library.
+
+fn main() -> fatwheel::cli::ExitCode {
+    fatwheel::cli::main()
+}

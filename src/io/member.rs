@@ -1,7 +1,5 @@
 //! Reading one member: in order as chunks ([`StreamReader`]), or anywhere ([`MemberReader`]).
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::input::{Bytes, Input, Member};
 use crate::error::{Error, Result};
 use crate::fault::{self, Fault};
@@ -201,20 +199,13 @@ pub struct MemberReader<'a> {
     running: Option<(Inflater, usize, u64)>,
     /// Block number and bytes, most recently used last.
     cache: Vec<(u64, Vec<u8>)>,
-    inflated: &'a AtomicU64,
 }
 
 impl<'a> MemberReader<'a> {
-    /// `checkpoints` must have been taken while this member was read. `inflated` counts the bytes that random
-    /// access inflates again.
-    pub fn new(
-        input: &'a Input,
-        member: &'a Member,
-        checkpoints: &'a Checkpoints,
-        inflated: &'a AtomicU64,
-    ) -> Result<Self> {
+    /// `checkpoints` must have been taken while this member was read.
+    pub fn new(input: &'a Input, member: &'a Member, checkpoints: &'a Checkpoints) -> Result<Self> {
         let bytes = input.bytes(member).map_err(|error| error.in_member(&member.name))?;
-        Ok(Self { size: member.size, bytes, checkpoints, input, running: None, cache: Vec::new(), inflated })
+        Ok(Self { size: member.size, bytes, checkpoints, input, running: None, cache: Vec::new() })
     }
 
     /// Makes `block` the most recently used of the cache.
@@ -243,7 +234,6 @@ impl<'a> MemberReader<'a> {
                 Vec::with_capacity(BLOCK as usize)
             };
             bytes.resize(BLOCK.min(self.size - number * BLOCK) as usize, 0);
-            self.inflated.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             fill(inflater, deflated, read, &mut bytes, number * BLOCK)?;
             *next += 1;
             self.cache.push((number, bytes));
@@ -269,7 +259,6 @@ impl<'a> MemberReader<'a> {
         let (mut inflater, mut read) = (state.fork().ok_or_else(memory)?, *read);
         let block = written.div_ceil(BLOCK);
         let mut rest = vec![0; (block * BLOCK - written) as usize]; // less than a block
-        self.inflated.fetch_add(rest.len() as u64, Ordering::Relaxed);
         fill(&mut inflater, deflated, &mut read, &mut rest, *written)?;
         Ok((inflater, read, block))
     }

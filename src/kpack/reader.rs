@@ -289,7 +289,10 @@ fn zstd_ranges(bytes: &[u8], offset: u64, size: u64, toc_offset: usize) -> Resul
         match zstd_frame::FrameHeader::parse(frame)? {
             HeaderParse::Complete(header) if header.content_size.is_some() => {}
             _ => {
-                return Err(malformed(place, &format!("the frame {ordinal} does not carry its content size")));
+                return Err(malformed(
+                    place,
+                    &format!("the frame {ordinal} does not carry its content size"),
+                ));
             }
         }
         at = range.end;

@@ -137,7 +137,8 @@ impl KpackWriter {
     /// Appends a copy of `cut`'s frame as it is stored in `other`. Returns its ordinal here.
     pub fn copy_frame(&mut self, cut: CutIndex, other: &KpackWriter) -> Result<u32> {
         let missing = || Error::io("copy a code object", None, std::io::Error::other("it is in no archive"));
-        let stored = other.ordinal(cut).and_then(|ordinal| other.stored.get(ordinal as usize)).ok_or_else(missing)?;
+        let stored =
+            other.ordinal(cut).and_then(|ordinal| other.stored.get(ordinal as usize)).ok_or_else(missing)?;
         let mut buffer = vec![0; READ.min(usize::try_from(stored.length).unwrap_or(READ))];
         let mut done = 0;
         loop {

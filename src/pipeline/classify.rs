@@ -3,13 +3,14 @@
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_channel::bounded;
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
 use super::cancel::{Cancel, cause, hung_up};
 use super::identify::Identified;
+use super::meter::Meter;
 use super::unbundle::join;
 use crate::elf::{self, ElfLayout};
 use crate::error::{Error, Result};
@@ -18,6 +19,7 @@ use crate::fatbin::wrapper::{BundleSection, HIPF_MAGIC, Located, Wrapper};
 use crate::fault::{self, Fault};
 use crate::io::member::CHUNK;
 use crate::io::{Checkpoints, Input, Member, MemberReader, StreamReader};
+use crate::options::SplitOptions;
 use crate::pe::{self, PeLayout};
 use crate::source::ReadAt;
 use crate::wheel::record::{Hash, Row};
@@ -96,23 +98,14 @@ pub struct FatBinary {
     pub checkpoints: Checkpoints,
 }
 
-/// Counters that all threads of the first pass share.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Uncompressed bytes that went by.
-    pub read: AtomicU64,
-    /// Bytes that random access inflated again.
-    pub inflated_again: AtomicU64,
-}
-
-/// Classifies all members with `jobs` threads. The result is in the order of the members.
+/// Classifies all members with as many threads as the options say. The result is in the order of the members.
 pub fn classify(
     input: &Input,
     identified: &Identified,
-    verify_record: bool,
-    jobs: usize,
+    options: &SplitOptions,
     cancel: &Cancel,
-    counters: &Counters,
+    meter: &Meter,
+    warnings: &mut Vec<String>,
 ) -> Result<Vec<Classified>> {
     let members = input.members();
     // Largest first, so that no thread starts the largest when the others are done.
@@ -134,9 +127,9 @@ pub fn classify(
                 continue;
             }
             let row = identified.record.as_ref().map(|record| record.get(&members[index].name));
-            let pass = FirstPass { input, member: &members[index], interval, cancel, counters };
+            let pass = FirstPass { input, member: &members[index], interval, cancel, meter };
             let classified = pass.run(&mut reader).and_then(|(sha256, kind)| {
-                let warning = pass.compare(row, identified, &sha256, verify_record)?;
+                let warning = pass.compare(row, identified, &sha256, options.verify_record)?;
                 Ok(Classified { sha256, kind, warning })
             });
             match classified {
@@ -150,7 +143,8 @@ pub fn classify(
         Ok(())
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..jobs.clamp(1, members.len().max(1))).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> =
+            (1..options.jobs.clamp(1, members.len().max(1))).map(|_| scope.spawn(work)).collect();
         let first = work();
         let results: Vec<Result<()>> = std::iter::once(first).chain(threads.into_iter().map(join)).collect();
         cause(results.into_iter().filter_map(Result::err)).map_or(Ok(()), Err)
@@ -160,7 +154,9 @@ pub fn classify(
         return Err(error);
     }
     let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(results.into_iter().flatten().collect())
+    let mut classified: Vec<Classified> = results.into_iter().flatten().collect();
+    warnings.extend(classified.iter_mut().filter_map(|classified| classified.warning.take()));
+    Ok(classified)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -172,7 +168,7 @@ struct FirstPass<'a> {
     member: &'a Member,
     interval: u64,
     cancel: &'a Cancel,
-    counters: &'a Counters,
+    meter: &'a Meter,
 }
 
 impl FirstPass<'_> {
@@ -182,7 +178,7 @@ impl FirstPass<'_> {
         let mut checkpoints = Checkpoints::every(self.interval);
         let mut look = |chunk: &[u8]| {
             self.cancel.check()?;
-            self.counters.read.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            self.meter.add(chunk.len() as u64);
             let missing = 8usize.saturating_sub(prefix.len()).min(chunk.len());
             prefix.extend_from_slice(&chunk[..missing]);
             crc.update(chunk);
@@ -208,7 +204,9 @@ impl FirstPass<'_> {
                 None,
                 format!("CRC-32 is {found:08x}, the archive says {expected:08x}"),
             );
-            return Err(Error::from(fault).in_member(&self.member.name).with_hint("download the wheel again"));
+            return Err(Error::from(fault)
+                .in_member(&self.member.name)
+                .with_hint("download the wheel again"));
         }
         let kind = if self.member.is_file() { self.look_into(&prefix, checkpoints)? } else { Kind::Plain };
         Ok((sha256.into(), kind))
@@ -251,8 +249,7 @@ impl FirstPass<'_> {
             return Ok(Kind::Plain);
         }
         let located = {
-            let mut source =
-                MemberReader::new(self.input, self.member, &checkpoints, &self.counters.inflated_again)?;
+            let mut source = MemberReader::new(self.input, self.member, &checkpoints)?;
             locate(prefix, &mut source).and_then(|located| match located {
                 Located::Plain => Ok(Located::Plain),
                 Located::AlreadySplit => Ok(Located::AlreadySplit),
@@ -292,7 +289,9 @@ impl FirstPass<'_> {
         let problem = match row {
             // Without a RECORD there is one warning for the wheel, not one per member.
             None => return Ok(None),
-            Some(None) => return Ok(Some(format!("{name}: RECORD does not list it, so it could not be verified"))),
+            Some(None) => {
+                return Ok(Some(format!("{name}: RECORD does not list it, so it could not be verified")));
+            }
             Some(Some(row)) => self.difference(row, sha256)?,
         };
         match problem {
@@ -362,7 +361,8 @@ fn match_wrappers(layout: &Layout, bundles: &[LocatedBundle]) -> fault::Result<V
                 let within = wrapper.target.checked_sub(section.address)?;
                 (within < section.range.end - section.range.start).then(|| section.range.start + within)
             });
-            let bundle = offset.and_then(|offset| bundles.binary_search_by_key(&offset, |bundle| bundle.offset).ok());
+            let bundle =
+                offset.and_then(|offset| bundles.binary_search_by_key(&offset, |bundle| bundle.offset).ok());
             bundle.map(Some).ok_or_else(|| {
                 Fault::malformed(
                     format!("fat binary wrapper {index}"),

@@ -57,7 +57,9 @@ pub fn work(
                 let history = &history[history.len().saturating_sub(HISTORY)..];
                 let deflated = if deflates { deflater.block(history, &block, last)? } else { Vec::new() };
                 let crc32 = crc32fast::hash(&block);
-                steps.send((ticket, HostStep::Block { plain: block, deflated, crc32, grant })).map_err(hung_up)?;
+                steps
+                    .send((ticket, HostStep::Block { plain: block, deflated, crc32, grant }))
+                    .map_err(hung_up)?;
             }
         }
     }
@@ -99,9 +101,11 @@ impl Encoder {
             Scheme::Zstd(level) => {
                 let mut context = CCtx::create();
                 // The runtime's loader needs the content size; a checksum would only repeat the wheel's.
-                for parameter in
-                    [CParameter::CompressionLevel(level), CParameter::ContentSizeFlag(true), CParameter::ChecksumFlag(false)]
-                {
+                for parameter in [
+                    CParameter::CompressionLevel(level),
+                    CParameter::ContentSizeFlag(true),
+                    CParameter::ChecksumFlag(false),
+                ] {
                     context.set_parameter(parameter).map_err(failed)?;
                 }
                 Some(context)
@@ -131,8 +135,11 @@ impl Encoder {
 
     fn part(&mut self, chunk: Vec<u8>, last: bool) -> Result<Vec<u8>> {
         let Some(context) = &mut self.context else { return Ok(chunk) };
-        let directive =
-            if last { zstd_sys::ZSTD_EndDirective::ZSTD_e_end } else { zstd_sys::ZSTD_EndDirective::ZSTD_e_continue };
+        let directive = if last {
+            zstd_sys::ZSTD_EndDirective::ZSTD_e_end
+        } else {
+            zstd_sys::ZSTD_EndDirective::ZSTD_e_continue
+        };
         let mut out = Vec::with_capacity(compress_bound(chunk.len()));
         let mut input = InBuffer::around(&chunk);
         loop {
@@ -176,8 +183,10 @@ impl Deflater {
         let mut out = Vec::with_capacity(block.len() / 2 + 64);
         loop {
             let done = usize::try_from(self.state.total_in()).unwrap_or(usize::MAX).min(block.len());
-            let status =
-                self.state.compress_vec(&block[done..], &mut out, flush).map_err(|error| failed(error.to_string()))?;
+            let status = self
+                .state
+                .compress_vec(&block[done..], &mut out, flush)
+                .map_err(|error| failed(error.to_string()))?;
             let all_in = self.state.total_in() == block.len() as u64;
             // After a sync flush, room left over in the output says that nothing is pending.
             let done = if last { status == Status::StreamEnd } else { all_in && out.len() < out.capacity() };
@@ -201,7 +210,9 @@ mod tests {
     use super::*;
 
     fn sample(length: usize) -> Vec<u8> {
-        (0..length as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> (16 + n / 1000 % 8)) as u8 & 0x3f).collect()
+        (0..length as u32)
+            .map(|n| (n.wrapping_mul(2_654_435_761) >> (16 + n / 1000 % 8)) as u8 & 0x3f)
+            .collect()
     }
 
     #[test]

@@ -104,7 +104,11 @@ pub fn host(
                     for sink in &mut *sinks {
                         sink.end(sizes)?;
                     }
-                    hashed.push(Hashed { member: index, sha256: sha256.finalize().into(), size: sizes.uncompressed });
+                    hashed.push(Hashed {
+                        member: index,
+                        sha256: sha256.finalize().into(),
+                        size: sizes.uncompressed,
+                    });
                 }
             }
         }
@@ -136,4 +140,3 @@ pub fn archives(frames: &Receiver<Compressed>, cuts: &[Cut], writers: &mut [Kpac
     }
     if next == cuts.len() && waiting.is_empty() { Ok(()) } else { Err(super::cancel::stopped()) }
 }
-

@@ -47,7 +47,9 @@ pub struct Finisher<'a> {
 pub fn time_of_new_members(input: &Input, options: &SplitOptions) -> (u16, u16) {
     match options.source_date_epoch {
         Some(seconds) => dos_time(seconds),
-        None => input.members().iter().map(|member| member.attributes.when()).max().unwrap_or_else(|| dos_time(0)),
+        None => {
+            input.members().iter().map(|member| member.attributes.when()).max().unwrap_or_else(|| dos_time(0))
+        }
     }
 }
 
@@ -86,18 +88,22 @@ impl Finisher<'_> {
         // One piece of work per wheel; the largest archives first.
         let mut work: Vec<(Sink, &DevicePlan, Vec<(usize, KpackWriter)>)> = Vec::new();
         for (sink, device) in devices.into_iter().zip(&self.plan.devices) {
-            let own = device.archives.iter().filter_map(|&index| Some((index, writers[index].take()?))).collect();
+            let own =
+                device.archives.iter().filter_map(|&index| Some((index, writers[index].take()?))).collect();
             work.push((sink, device, own));
         }
         let slots: Vec<Mutex<Option<_>>> = work.into_iter().map(|item| Mutex::new(Some(item))).collect();
-        let results: Vec<Mutex<Option<(Pending, DeviceOutput)>>> = slots.iter().map(|_| Mutex::new(None)).collect();
+        let results: Vec<Mutex<Option<(Pending, DeviceOutput)>>> =
+            slots.iter().map(|_| Mutex::new(None)).collect();
         let next = AtomicUsize::new(0);
         let run = || -> Result<()> {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(slot) = slots.get(index) else { return Ok(()) };
                 self.cancel.check()?;
-                let Some((sink, device, writers)) = slot.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+                let Some((sink, device, writers)) =
+                    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+                else {
                     continue;
                 };
                 let wheel = OpenWheel { sink, record: RecordWriter::new(), attributes: &attributes };
@@ -113,7 +119,9 @@ impl Finisher<'_> {
             errors.extend(threads.into_iter().filter_map(|thread| join(thread).err()));
             match hosts {
                 Ok(hosts) => cause(errors).map_or(Ok(hosts), Err),
-                Err(error) => Err(cause(std::iter::once(error).chain(errors)).unwrap_or_else(super::cancel::stopped)),
+                Err(error) => {
+                    Err(cause(std::iter::once(error).chain(errors)).unwrap_or_else(super::cancel::stopped))
+                }
             }
         })?;
         let mut pending = Vec::new();
@@ -124,7 +132,9 @@ impl Finisher<'_> {
         }
         let mut devices = Vec::new();
         for slot in results {
-            let Some((wheel, output)) = slot.into_inner().unwrap_or_else(PoisonError::into_inner) else { continue };
+            let Some((wheel, output)) = slot.into_inner().unwrap_or_else(PoisonError::into_inner) else {
+                continue;
+            };
             pending.push(wheel);
             devices.push(output);
         }

@@ -60,8 +60,8 @@ pub fn identify(input: &Input) -> Result<Identified> {
         bytes.ok_or_else(|| Fault::malformed(format!("{dist_info}/{name}"), None, "the file is missing"))
     };
     let metadata = required("METADATA", file("METADATA")?)?;
-    let identity =
-        metadata::parse(&metadata).map_err(|fault| Error::from(fault).in_member(&format!("{dist_info}/METADATA")))?;
+    let identity = metadata::parse(&metadata)
+        .map_err(|fault| Error::from(fault).in_member(&format!("{dist_info}/METADATA")))?;
     let wheel_file = WheelFile::parse(&required("WHEEL", file("WHEEL")?)?)
         .map_err(|fault| Error::from(fault).in_member(&format!("{dist_info}/WHEEL")))?;
     let record = match file("RECORD")? {
@@ -108,7 +108,11 @@ fn file_name(
 
 fn text(input: &Input, member: &Member, reader: &mut StreamReader) -> Result<Vec<u8>> {
     if member.size > MAX_TEXT {
-        let fault = Fault::unsupported("member data", None, format!("{} bytes are too many for a text file", member.size));
+        let fault = Fault::unsupported(
+            "member data",
+            None,
+            format!("{} bytes are too many for a text file", member.size),
+        );
         return Err(Error::from(fault).in_member(&member.name));
     }
     let mut bytes = Vec::new();

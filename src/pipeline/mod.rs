@@ -38,7 +38,6 @@ use std::{fs, io};
 use cancel::Cancel;
 use finish::Finisher;
 use meter::Meter;
-use plan::SplitPlan;
 
 use crate::error::{Error, Result};
 use crate::io::Input;
@@ -50,22 +49,31 @@ mod stream;
 /// Splits the wheel. See [`crate::split`].
 pub fn split(options: &SplitOptions) -> Result<SplitReport> {
     let in_wheel = |error: Error| error.in_wheel(&options.input);
-    let cancel = Cancel::new(options.interrupt.clone());
+    let cancel = Arc::new(Cancel::new(options.interrupt.clone()));
     let input = Input::open(&options.input).map_err(in_wheel)?;
     let mut warnings = Vec::new();
-    let report = || -> Result<SplitReport> {
+    let mut run = || -> Result<SplitReport> {
         let mut identified = identify::identify(&input)?;
         warnings.append(&mut identified.warnings);
         let host_name = plan::wheels::output_name(&identified.filename, options.output_format);
         protect_input(&input, &options.output_dir.join(&host_name), options)?;
-        let meter = Meter::new(2 * input.members().iter().map(|member| member.size).sum::<u64>(), options.progress.clone());
+        let meter = Meter::new(
+            2 * input.members().iter().map(|member| member.size).sum::<u64>(),
+            options.progress.clone(),
+        );
         let mut classified =
             classify::classify(&input, &identified, options, &cancel, &meter, &mut warnings)?;
         let plan = plan::plan(&input, &identified, &mut classified, options, &cancel, &mut warnings)?;
         let created = OutputDirectory::prepare(&options.output_dir)?;
         let streamed = stream::stream(&input, &plan, &host_name, options, &cancel, &meter)?;
-        let finisher =
-            Finisher { input: &input, identified: &identified, classified: &classified, plan: &plan, options, cancel: &cancel };
+        let finisher = Finisher {
+            input: &input,
+            identified: &identified,
+            classified: &classified,
+            plan: &plan,
+            options,
+            cancel: &cancel,
+        };
         let (mut pending, report) = finisher.finish(streamed)?;
         input.verify_unchanged()?;
         cancel.check()?;
@@ -73,8 +81,7 @@ pub fn split(options: &SplitOptions) -> Result<SplitReport> {
         created.keep();
         Ok(report)
     };
-    let mut report = report;
-    let mut report = report().map_err(in_wheel)?;
+    let mut report = run().map_err(in_wheel)?;
     report.warnings = warnings;
     Ok(report)
 }
@@ -137,4 +144,3 @@ impl Drop for OutputDirectory {
 fn deflates(options: &SplitOptions) -> bool {
     options.output_format == OutputFormat::Wheel
 }
-

@@ -4,7 +4,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_channel::{Sender, unbounded};
 
@@ -12,6 +11,7 @@ use super::budget::{Budget, Grant};
 use super::cancel::{Cancel, hung_up};
 use super::compress::Job;
 use super::item::{Extent, HostStep, Rewritten};
+use super::meter::Meter;
 use super::unbundle::{Bundle, Cutter};
 use crate::edit::{Apply, Capture, EditPlan};
 use crate::error::{Error, Result};
@@ -48,7 +48,7 @@ pub enum HostMember<'plan> {
 pub struct Rewriter<'scope, 'env> {
     pub(super) input: &'env Input,
     pub(super) cancel: &'env Cancel,
-    pub(super) done: &'env AtomicU64,
+    pub(super) meter: &'env Meter,
     pub(super) jobs: Sender<Job>,
     pub(super) steps: Sender<(u64, HostStep)>,
     pub(super) bundles: Sender<Bundle>,
@@ -115,16 +115,16 @@ impl Rewriter<'_, '_> {
             loop {
                 if payload.is_none() {
                     while extents.next_if(|extent| matches!(extent, Extent::Plain(_))).is_some() {}
-                    let Some(Extent::Compressed { header, payload: range, window, cuts }) =
-                        extents.next_if(|extent| matches!(extent, Extent::Compressed { payload, .. } if payload.start < end))
-                    else {
+                    let Some(Extent::Compressed { header, payload: range, window, cuts }) = extents.next_if(
+                        |extent| matches!(extent, Extent::Compressed { payload, .. } if payload.start < end),
+                    ) else {
                         break;
                     };
                     let (sender, receiver) = unbounded();
                     let window = self.windows.acquire(usize::try_from(*window).unwrap_or(usize::MAX))?;
                     let bundle = Bundle {
                         member: member.name.clone(),
-                        header: header.clone(),
+                        header: *header,
                         offset: range.start,
                         cuts: cuts.clone(),
                         payload: receiver,
@@ -160,7 +160,7 @@ impl Rewriter<'_, '_> {
     }
 
     fn progress(&self, bytes: usize) -> Result<()> {
-        self.done.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.meter.add(bytes as u64);
         self.cancel.check()
     }
 

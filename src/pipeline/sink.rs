@@ -90,7 +90,8 @@ impl Sink {
         let raw = input.raw(member);
         match (self, raw) {
             (Sink::Archive(sink), Some((entry, bytes))) => {
-                let sizes = Sizes { crc32: entry.crc32, compressed: bytes.len() as u64, uncompressed: entry.size };
+                let sizes =
+                    Sizes { crc32: entry.crc32, compressed: bytes.len() as u64, uncompressed: entry.size };
                 let header = sink.layout.known(&member.name, entry.method, &member.attributes, sizes);
                 sink.write(&header)?;
                 for piece in bytes.chunks(COPY) {
@@ -106,7 +107,8 @@ impl Sink {
                     crc.update(chunk);
                     sink.write(chunk, chunk)
                 })?;
-                let sizes = Sizes { crc32: crc.finalize(), compressed: member.size, uncompressed: member.size };
+                let sizes =
+                    Sizes { crc32: crc.finalize(), compressed: member.size, uncompressed: member.size };
                 sink.end(sizes)
             }
         }
@@ -174,7 +176,10 @@ impl Sink {
             Sink::Tree(sink) => {
                 let file = sink.open.as_ref().map(|(file, _)| file.try_clone()).transpose();
                 let file = file.map_err(|error| Error::io("open", sink.root.clone(), error))?;
-                Ok(Region { file: Arc::new(file.ok_or_else(|| Error::usage("no member is open"))?), start: 0 })
+                Ok(Region {
+                    file: Arc::new(file.ok_or_else(|| Error::usage("no member is open"))?),
+                    start: 0,
+                })
             }
         }
     }
@@ -207,7 +212,8 @@ impl Sink {
                 Ok((sink.pending, sink.at))
             }
             Sink::Tree(sink) => {
-                let size = tree_size(&sink.root).map_err(|error| Error::io("read", sink.root.clone(), error))?;
+                let size =
+                    tree_size(&sink.root).map_err(|error| Error::io("read", sink.root.clone(), error))?;
                 Ok((sink.pending, size))
             }
         }
@@ -216,7 +222,8 @@ impl Sink {
 
 impl ArchiveSink {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        write_at(&self.file, bytes, self.at).map_err(|error| Error::io("write", self.pending.path(), error))?;
+        write_at(&self.file, bytes, self.at)
+            .map_err(|error| Error::io("write", self.pending.path(), error))?;
         self.at += bytes.len() as u64;
         if self.at - self.written_back >= WRITE_BACK {
             start_writing(&self.file, self.written_back, self.at - self.written_back);
@@ -227,7 +234,11 @@ impl ArchiveSink {
 
     fn end(&mut self, sizes: Sizes) -> Result<()> {
         let patch = self.layout.end(sizes).ok_or_else(|| {
-            Error::io("write", self.pending.path(), io::Error::other("a member outgrew the room of its header"))
+            Error::io(
+                "write",
+                self.pending.path(),
+                io::Error::other("a member outgrew the room of its header"),
+            )
         })?;
         write_at(&self.file, &patch.bytes, patch.offset)
             .map_err(|error| Error::io("write", self.pending.path(), error))?;

@@ -62,7 +62,7 @@ pub fn stream(
     plan: &SplitPlan,
     host_name: &str,
     options: &SplitOptions,
-    cancel: &Cancel,
+    cancel: &Arc<Cancel>,
     meter: &Meter,
 ) -> Result<Streamed> {
     let when = super::finish::time_of_new_members(input, options);
@@ -89,7 +89,7 @@ pub fn stream(
         Scheme::Stored => format::Scheme::None,
         Scheme::Zstd(_) => format::Scheme::ZstdPerKernel,
     };
-    let mut writers = Vec::with_capacity(plan.archives.len());
+    let mut writers = Vec::with_capacity(plan.archives.archives.len());
     for (archive, region) in plan.archives.archives.iter().zip(regions) {
         let region = match region {
             Some(region) => region,
@@ -124,14 +124,14 @@ fn run(
     input: &Input,
     plan: &SplitPlan,
     options: &SplitOptions,
-    cancel: &Cancel,
+    cancel: &Arc<Cancel>,
     meter: &Meter,
     hosts: &mut [Sink],
     writers: &mut [KpackWriter],
 ) -> Result<Vec<Hashed>> {
     let jobs = options.jobs.max(1);
     let decoders = jobs.min(MAX_DECODERS);
-    let budget = |capacity| Budget::new(capacity, cancel);
+    let budget = |capacity| Budget::new(capacity, Arc::clone(cancel));
     std::thread::scope(|scope| {
         // What waits in channels is bounded by the budgets, not by their capacity.
         let (to_workers, jobs_to_do) = unbounded();
@@ -141,7 +141,8 @@ fn run(
         let (to_decoders, bundles) = bounded(0);
         let mut threads = Vec::new();
         for _ in 0..jobs {
-            let (jobs_to_do, to_archives, to_host) = (jobs_to_do.clone(), to_archives.clone(), to_host.clone());
+            let (jobs_to_do, to_archives, to_host) =
+                (jobs_to_do.clone(), to_archives.clone(), to_host.clone());
             let (scheme, deflates) = (options.scheme, deflates(options));
             threads.push(scope.spawn(move || {
                 cancel.watch(compress::work(&jobs_to_do, &to_archives, &to_host, scheme, deflates))
@@ -159,7 +160,8 @@ fn run(
             let cutter = Cutter::new(scope, output.clone(), budget(DECODED_IN_FLIGHT));
             threads.push(scope.spawn(move || cancel.watch(unbundle::decompress(&bundles, cutter))));
         }
-        let archives = scope.spawn(move || cancel.watch(emit::archives(&frames, &plan.archives.cuts, writers)));
+        let archives =
+            scope.spawn(move || cancel.watch(emit::archives(&frames, &plan.archives.cuts, writers)));
         let host =
             scope.spawn(move || cancel.watch(emit::host(&steps, input, hosts, |bytes| meter.add(bytes))));
         let rewriter = Rewriter {
@@ -214,7 +216,7 @@ fn fat_stream<'plan>(binary: &'plan Binary, extents: &'plan [Extent]) -> FatStre
         extents,
         verify: binary.plan.verify.clone(),
         check: Box::new(|output| match &binary.fat.layout {
-            Layout::Elf(layout) => elf::verify(output, layout, &binary.marker),
+            Layout::Elf(layout) => elf::verify(output, layout, &binary.marker, &binary.plan),
             Layout::Pe(layout) => pe::verify(output, layout, &binary.marker),
         }),
     }

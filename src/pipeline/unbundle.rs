@@ -190,7 +190,7 @@ pub fn decompress<'scope, 'env>(bundles: &Receiver<Bundle>, cutter: Cutter<'scop
     let mut cutter = cutter;
     for Bundle { member, header, offset, cuts, payload, window } in bundles {
         let in_member = |error: Error| error.in_member(&member);
-        let mut decoder = CcobDecoder::new(&header, offset).map_err(|fault| in_member(fault.into()))?;
+        let mut decoder = CcobDecoder::new(header, offset).map_err(|fault| in_member(fault.into()))?;
         cutter.expect(cuts);
         let mut position = 0;
         for (chunk, grant) in payload {

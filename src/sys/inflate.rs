@@ -35,6 +35,8 @@ pub struct Inflater {
 // SAFETY: the stream owns its state, which lives on the heap and is reached through this value alone; `next_in`
 // and `next_out` are set anew from borrowed slices in every call of `step` and not read between calls.
 unsafe impl Send for Inflater {}
+// SAFETY: through a shared reference only `fork` is to be had, which reads.
+unsafe impl Sync for Inflater {}
 
 impl Inflater {
     /// A decoder at the start of a stream. `None`: out of memory.

@@ -10,7 +10,6 @@ use super::binaries::Binary;
 use crate::arch::table::{ArchTable, Bundle};
 use crate::arch::target_id::{Processor, TargetId};
 use crate::error::{Error, Result};
-use crate::fatbin::entry_id::EntryId;
 use crate::fatbin::walk::{LocatedBundle, Storage};
 use crate::io::Input;
 use crate::kpack::completeness::{Archive, ArchiveEntry, Catalog, Layout};
@@ -66,7 +65,10 @@ pub struct Archives {
 
 impl Archives {
     /// The entries of an archive's table of contents, with the cut that each names.
-    pub fn entries<'a>(&'a self, plan: &'a ArchivePlan) -> impl Iterator<Item = (ArchiveEntry, Kernel, CutIndex)> + 'a {
+    pub fn entries<'a>(
+        &'a self,
+        plan: &'a ArchivePlan,
+    ) -> impl Iterator<Item = (ArchiveEntry, Kernel, CutIndex)> + 'a {
         plan.archive.entries(&self.catalog).filter_map(|entry| {
             let kernel = *self.kernels.get(entry.kernel as usize)?;
             Some((entry, kernel, (*self.cut_of_code.get(entry.code as usize)?)?))
@@ -119,7 +121,9 @@ pub fn processors(binaries: &[Binary]) -> BTreeSet<Processor> {
 /// Plans the archives of all `binaries`, which are in the order of the members.
 pub fn plan(input: &Input, binaries: &[Binary], placement: &Placement<'_>) -> Result<Archives> {
     if placement.layout == KpackLayout::PerTarget && placement.filename.tags.is_windows() {
-        return Err(Error::usage("--kpack-layout per-target makes file names with a colon, which Windows does not have"));
+        return Err(Error::usage(
+            "--kpack-layout per-target makes file names with a colon, which Windows does not have",
+        ));
     }
     let mut objects: Vec<Object> = Vec::new();
     // For each binary and bundle, the numbers of its objects, which are in the order of their ranges.
@@ -230,7 +234,8 @@ fn store(result: &mut Archives, objects: &[Object], layout: Layout) -> Vec<Vec<A
                 continue;
             }
             // It stands in the archive of one of its processors, be that written or not.
-            let source = objects[object].processors.iter().find_map(|processor| by_name.get(processor.as_str()));
+            let source =
+                objects[object].processors.iter().find_map(|processor| by_name.get(processor.as_str()));
             if let Some(&source) = source {
                 result.archives[index].fills.push((object, source));
                 stored[object].push(source);
@@ -260,7 +265,9 @@ fn number_cuts(
             for object in range.clone().filter(|&object| !stored[object].is_empty()) {
                 let cut = result.cuts.len();
                 result.cut_of_code[object] = Some(cut);
-                result.cuts.push(Cut { range: objects[object].range.clone(), archives: stored[object].clone() });
+                result
+                    .cuts
+                    .push(Cut { range: objects[object].range.clone(), archives: stored[object].clone() });
                 for &archive in &stored[object] {
                     let plan = &mut result.archives[archive];
                     plan.first_cut = plan.first_cut.min(cut);
@@ -295,7 +302,12 @@ fn bound_sizes(result: &mut Archives, binaries: &[Binary]) {
                 .entries(plan)
                 .map(|(_, kernel, _)| binaries[kernel.binary].kernel_name.len() as u64 + 128)
                 .sum();
-            let fills: u64 = plan.fills.iter().filter_map(|fill| result.cuts.get(fill.0)).map(|cut| frame(cut.len())).sum();
+            let fills: u64 = plan
+                .fills
+                .iter()
+                .filter_map(|fill| result.cuts.get(fill.0))
+                .map(|cut| frame(cut.len()))
+                .sum();
             format::HEADER_LEN + 4096 + entries + fills
         })
         .collect();

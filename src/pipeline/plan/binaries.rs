@@ -1,7 +1,7 @@
 //! Which binaries are split, which stay whole, and the edit plan of each.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::root::below;
@@ -50,120 +50,135 @@ pub struct Choice<'a> {
 }
 
 impl Choice<'_> {
-/// Sorts the fat binaries below the root into those to split and those that stay whole, plans the rewriting of the
-/// former, and takes their checkpoints' memory back.
-pub fn choose(&self, classified: &mut [Classified], warnings: &mut Vec<String>) -> Result<Vec<Binary>> {
-    let Self { input, root, table, options, .. } = *self;
-    let mut unknown: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    let mut chosen = Vec::new();
-    for (index, classified) in classified.iter_mut().enumerate() {
-        let name = input.members()[index].name.as_str();
-        let in_member = |fault: Fault| Error::from(fault).in_member(name);
-        let Some(kernel_name) = below(root, name) else {
-            if let Kind::Fat(_) = classified.kind {
-                warnings.push(format!("{name}: a fat binary outside the overlay root {root}; it stays whole"));
-            }
-            continue;
-        };
-        match std::mem::replace(&mut classified.kind, Kind::Plain) {
-            Kind::Plain => {}
-            Kind::AlreadySplit => warnings.push(format!("{name}: already split; it is passed through")),
-            Kind::Broken(fault) => keep_whole(fault, name, options, warnings)?,
-            Kind::Fat(fat) => {
-                let mut whole = None;
-                for target in fat.bundles.iter().flat_map(|bundle| &bundle.header.entries) {
-                    match target.id {
-                        EntryId::Host => {}
-                        EntryId::Spirv if options.drop_spirv => {}
-                        EntryId::Spirv => {
-                            whole = Some("it has SPIR-V code, which no archive can serve (--drop-spirv splits it all the same)".to_owned());
-                        }
-                        EntryId::Device(target) => {
-                            let processor = target.processor.as_str();
-                            if table.bundle_of(processor).map_err(in_member)?.is_known() {
-                                continue;
+    /// Sorts the fat binaries below the root into those to split and those that stay whole, plans the rewriting of the
+    /// former, and takes their checkpoints' memory back.
+    pub fn choose(&self, classified: &mut [Classified], warnings: &mut Vec<String>) -> Result<Vec<Binary>> {
+        let Self { input, root, table, options, .. } = *self;
+        let mut unknown: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        let mut chosen = Vec::new();
+        for (index, classified) in classified.iter_mut().enumerate() {
+            let name = input.members()[index].name.as_str();
+            let in_member = |fault: Fault| Error::from(fault).in_member(name);
+            let Some(kernel_name) = below(root, name) else {
+                if let Kind::Fat(_) = classified.kind {
+                    warnings.push(format!(
+                        "{name}: a fat binary outside the overlay root {root}; it stays whole"
+                    ));
+                }
+                continue;
+            };
+            match std::mem::replace(&mut classified.kind, Kind::Plain) {
+                Kind::Plain => {}
+                Kind::AlreadySplit => warnings.push(format!("{name}: already split; it is passed through")),
+                Kind::Broken(fault) => keep_whole(fault, name, options, warnings)?,
+                Kind::Fat(fat) => {
+                    let mut whole = None;
+                    for target in fat.bundles.iter().flat_map(|bundle| &bundle.header.entries) {
+                        match target.id {
+                            EntryId::Host => {}
+                            EntryId::Spirv if options.drop_spirv => {}
+                            EntryId::Spirv => {
+                                whole = Some("it has SPIR-V code, which no archive can serve (--drop-spirv splits it all the same)".to_owned());
                             }
-                            let places = unknown.entry(processor.to_owned()).or_default();
-                            if places.last() != Some(&name) {
-                                places.push(name);
-                            }
-                            if options.unknown_arch == UnknownArch::Host {
-                                whole = Some(format!("it has code for {processor}, which the architecture table lacks"));
+                            EntryId::Device(target) => {
+                                let processor = target.processor.as_str();
+                                if table.bundle_of(processor).map_err(in_member)?.is_known() {
+                                    continue;
+                                }
+                                let places = unknown.entry(processor.to_owned()).or_default();
+                                if places.last() != Some(&name) {
+                                    places.push(name);
+                                }
+                                if options.unknown_arch == UnknownArch::Host {
+                                    whole = Some(format!(
+                                        "it has code for {processor}, which the architecture table lacks"
+                                    ));
+                                }
                             }
                         }
                     }
-                }
-                match whole {
-                    Some(why) => warnings.push(format!("{name}: stays whole in the host wheel: {why}")),
-                    None => chosen.push((index, kernel_name.to_owned(), *fat)),
+                    match whole {
+                        Some(why) => warnings.push(format!("{name}: stays whole in the host wheel: {why}")),
+                        None => chosen.push((index, kernel_name.to_owned(), *fat)),
+                    }
                 }
             }
         }
+        report_unknown(&unknown, options, warnings)?;
+        self.plan_edits(chosen, warnings)
     }
-    report_unknown(&unknown, options, warnings)?;
-    self.plan_edits(chosen, warnings)
-}
 
-/// Plans the edits of all binaries, in parallel: it reads relocation tables, which can be large.
-fn plan_edits(&self, chosen: Vec<(usize, String, FatBinary)>, warnings: &mut Vec<String>) -> Result<Vec<Binary>> {
-    let Self { input, group, options, cancel, .. } = *self;
-    let count = chosen.len();
-    let work: Vec<Mutex<Option<(usize, String, FatBinary)>>> =
-        chosen.into_iter().map(|item| Mutex::new(Some(item))).collect();
-    type Planned = (usize, std::result::Result<Binary, Fault>);
-    let done: Vec<Mutex<Option<Planned>>> = (0..count).map(|_| Mutex::new(None)).collect();
-    let next = AtomicUsize::new(0);
-    let inflated_again = AtomicU64::new(0);
-    let run = || -> Result<()> {
-        loop {
-            cancel.check()?;
-            let slot = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = work.get(slot) else { return Ok(()) };
-            let Some((member, kernel_name, mut fat)) = item.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+    /// Plans the edits of all binaries, in parallel: it reads relocation tables, which can be large.
+    fn plan_edits(
+        &self,
+        chosen: Vec<(usize, String, FatBinary)>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<Binary>> {
+        let Self { input, group, options, cancel, .. } = *self;
+        let count = chosen.len();
+        let work: Vec<Mutex<Option<(usize, String, FatBinary)>>> =
+            chosen.into_iter().map(|item| Mutex::new(Some(item))).collect();
+        type Planned = (usize, std::result::Result<Binary, Fault>);
+        let done: Vec<Mutex<Option<Planned>>> = (0..count).map(|_| Mutex::new(None)).collect();
+        let next = AtomicUsize::new(0);
+        let run = || -> Result<()> {
+            loop {
+                cancel.check()?;
+                let slot = next.fetch_add(1, Ordering::Relaxed);
+                let Some(item) = work.get(slot) else { return Ok(()) };
+                let Some((member, kernel_name, mut fat)) =
+                    item.lock().unwrap_or_else(PoisonError::into_inner).take()
+                else {
+                    continue;
+                };
+                let planned = {
+                    let mut source = MemberReader::new(input, &input.members()[member], &fat.checkpoints)?;
+                    marker(&kernel_name, group).and_then(|marker| {
+                        let plan = match &fat.layout {
+                            Layout::Elf(layout) => elf::plan(&mut source, layout, &marker),
+                            Layout::Pe(layout) => pe::plan(&mut source, layout, &marker),
+                        };
+                        Ok((plan?, marker))
+                    })
+                };
+                fat.checkpoints = crate::io::Checkpoints::every(u64::MAX);
+                let planned = planned.map(|(plan, marker)| Binary { member, kernel_name, fat, marker, plan });
+                *done[slot].lock().unwrap_or_else(PoisonError::into_inner) = Some((member, planned));
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (1..options.jobs.clamp(1, count.max(1))).map(|_| scope.spawn(run)).collect();
+            let first = run();
+            let results: Vec<Result<()>> =
+                std::iter::once(first).chain(threads.into_iter().map(join)).collect();
+            cause(results.into_iter().filter_map(Result::err)).map_or(Ok(()), Err)
+        })?;
+        let mut binaries = Vec::with_capacity(count);
+        for slot in done {
+            let Some((member, planned)) = slot.into_inner().unwrap_or_else(PoisonError::into_inner) else {
                 continue;
             };
-            let planned = {
-                let mut source =
-                    MemberReader::new(input, &input.members()[member], &fat.checkpoints, &inflated_again)?;
-                marker(&kernel_name, group).and_then(|marker| {
-                    let plan = match &fat.layout {
-                        Layout::Elf(layout) => elf::plan(&mut source, layout, &marker),
-                        Layout::Pe(layout) => pe::plan(&mut source, layout, &marker),
-                    };
-                    Ok((plan?, marker))
-                })
-            };
-            fat.checkpoints = crate::io::Checkpoints::every(u64::MAX);
-            let planned = planned.map(|(plan, marker)| Binary { member, kernel_name, fat, marker, plan });
-            *done[slot].lock().unwrap_or_else(PoisonError::into_inner) = Some((member, planned));
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..options.jobs.clamp(1, count.max(1))).map(|_| scope.spawn(run)).collect();
-        let first = run();
-        let results: Vec<Result<()>> = std::iter::once(first).chain(threads.into_iter().map(join)).collect();
-        cause(results.into_iter().filter_map(Result::err)).map_or(Ok(()), Err)
-    })?;
-    let mut binaries = Vec::with_capacity(count);
-    for slot in done {
-        let Some((member, planned)) = slot.into_inner().unwrap_or_else(PoisonError::into_inner) else { continue };
-        let name = &input.members()[member].name;
-        match planned {
-            Ok(binary) => {
-                warnings.extend(binary.plan.notes.iter().map(|note| format!("{name}: {note}")));
-                warnings.extend(unreferenced(&binary.fat).map(|note| format!("{name}: {note}")));
-                binaries.push(binary);
+            let name = &input.members()[member].name;
+            match planned {
+                Ok(binary) => {
+                    warnings.extend(binary.plan.notes.iter().map(|note| format!("{name}: {note}")));
+                    warnings.extend(unreferenced(&binary.fat).map(|note| format!("{name}: {note}")));
+                    binaries.push(binary);
+                }
+                Err(fault) => keep_whole(fault, name, options, warnings)?,
             }
-            Err(fault) => keep_whole(fault, name, options, warnings)?,
         }
+        Ok(binaries)
     }
-    Ok(binaries)
-}
-
 }
 
 /// An unknown processor is one error or one warning for the whole wheel.
-fn report_unknown(unknown: &BTreeMap<String, Vec<&str>>, options: &SplitOptions, warnings: &mut Vec<String>) -> Result<()> {
+fn report_unknown(
+    unknown: &BTreeMap<String, Vec<&str>>,
+    options: &SplitOptions,
+    warnings: &mut Vec<String>,
+) -> Result<()> {
     if unknown.is_empty() {
         return Ok(());
     }
@@ -173,10 +188,12 @@ fn report_unknown(unknown: &BTreeMap<String, Vec<&str>>, options: &SplitOptions,
     match options.unknown_arch {
         UnknownArch::Error => {
             let fault = Fault::unsupported("architecture table", None, format!("it lacks {list}"));
-            Err(Error::from(fault).with_hint("add rows with --arch-table FILE, or use --unknown-arch package or host"))
+            Err(Error::from(fault)
+                .with_hint("add rows with --arch-table FILE, or use --unknown-arch package or host"))
         }
         UnknownArch::Package => {
-            warnings.push(format!("the architecture table lacks {list}; each gets a device wheel of its own"));
+            warnings
+                .push(format!("the architecture table lacks {list}; each gets a device wheel of its own"));
             Ok(())
         }
         UnknownArch::Host => Ok(()),
@@ -201,6 +218,6 @@ fn unreferenced(fat: &FatBinary) -> Option<String> {
         .filter(|(index, _)| !fat.bundle_of_wrapper.contains(&Some(*index)))
         .map(|(_, bundle)| format!("{:#x}", bundle.offset))
         .collect();
-    (!dead.is_empty()).then(|| format!("no wrapper points at the offload bundle(s) at offset {}", dead.join(", ")))
+    (!dead.is_empty())
+        .then(|| format!("no wrapper points at the offload bundle(s) at offset {}", dead.join(", ")))
 }
-

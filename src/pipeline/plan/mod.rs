@@ -152,12 +152,15 @@ pub fn plan(
             let name = devices_set.dist_name(&bundle.key);
             let filename = identified.filename.for_distribution(&name, &identified.identity.version);
             let metadata = metadata::device(&devices_set, bundle);
-            let files = moved.iter().filter(|file| file.bundle.key == bundle.key).map(|file| file.member).collect();
+            let files =
+                moved.iter().filter(|file| file.bundle.key == bundle.key).map(|file| file.member).collect();
             DevicePlan { bundle: bundle.clone(), name, filename, archives: Vec::new(), files, metadata }
         })
         .collect();
     for (index, archive) in archives.archives.iter().enumerate() {
-        if let Some(device) = devices.iter_mut().find(|device| archive.written && device.bundle.key == archive.key) {
+        if let Some(device) =
+            devices.iter_mut().find(|device| archive.written && device.bundle.key == archive.key)
+        {
             device.archives.push(index);
         }
     }
@@ -177,7 +180,8 @@ pub fn plan(
         .map(|variant| {
             let usage = |fault: Fault| Error::usage(fault.to_string());
             Ok::<_, Error>(VariantPlan {
-                file_name: variant::file_name(&identified.filename.to_string(), &variant.label).map_err(usage)?,
+                file_name: variant::file_name(&identified.filename.to_string(), &variant.label)
+                    .map_err(usage)?,
                 metadata: metadata::rewrite_host(&identified.metadata, &devices_set, true)?,
                 json: variant::variant_json(&devices_set, &variant.label, variant.format).map_err(usage)?,
             })

@@ -76,7 +76,8 @@ mod tests {
     #[test]
     fn the_only_directory_with_fat_binaries_is_the_root() {
         let names = ["a/x.so", "b/y.so", "a-1.dist-info/RECORD"];
-        let root = |given, fat: &[(&'static str, u64)]| overlay_root(given, fat.iter().copied(), names.into_iter());
+        let root =
+            |given, fat: &[(&'static str, u64)]| overlay_root(given, fat.iter().copied(), names.into_iter());
         assert_eq!(root(None, &[("a/x.so", 1)]).unwrap().as_deref(), Some("a"));
         assert_eq!(root(None, &[("top.so", 1)]).unwrap(), None);
         assert_eq!(root(Some("b/"), &[("a/x.so", 1)]).unwrap().as_deref(), Some("b"));

@@ -76,7 +76,9 @@ pub fn database_files(
                 return Err(Error::from(fault).with_hint("add rows with --arch-table FILE"));
             }
             UnknownArch::Package => {
-                warnings.push(format!("the architecture table lacks {list}; each gets a device wheel of its own"));
+                warnings.push(format!(
+                    "the architecture table lacks {list}; each gets a device wheel of its own"
+                ));
             }
             UnknownArch::Host => {
                 warnings.push(format!("the architecture table lacks {list}; they stay in the host wheel"));
@@ -141,8 +143,11 @@ pub fn duplicates(input: &Input, classified: &[Classified]) -> Result<BTreeSet<u
             first.insert(&member.name, index);
             continue;
         };
-        if classified[before].sha256 != classified[index].sha256 || input.members()[before].size != member.size {
-            let fault = Fault::malformed("zip archive", None, "two members of this name have different bytes");
+        if classified[before].sha256 != classified[index].sha256
+            || input.members()[before].size != member.size
+        {
+            let fault =
+                Fault::malformed("zip archive", None, "two members of this name have different bytes");
             return Err(Error::from(fault).in_member(&member.name));
         }
         repeated.insert(index);

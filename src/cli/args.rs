@@ -1,0 +1,289 @@
+//! The command line as typed, and what it means. The Python tool's command line is accepted as it stands.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use crate::error::{Error, Result};
+use crate::options::{KpackLayout, OutputFormat, SplitOptions, UnknownArch, VariantOptions};
+use crate::pipeline::compress::Scheme;
+use crate::wheel::variant::{self, Format};
+
+/// Splits a fat Python wheel into a host wheel and one device wheel per GPU bundle.
+#[derive(Debug, Parser)]
+#[command(name = "fatwheel", version, about, max_term_width = 110)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Split a wheel.
+    #[command(after_help = EXIT_CODES)]
+    Split(Box<Split>),
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 bad or unsupported input (also: no fat binaries found), 2 usage, \
+3 environment (I/O, disk full, memory), 130 interrupted.";
+
+#[derive(Debug, Args)]
+pub(super) struct Split {
+    /// The wheel, or the directory that it was unpacked into
+    #[arg(value_name = "INPUT", required_unless_present = "input_option", conflicts_with = "input_option")]
+    input: Option<PathBuf>,
+
+    /// The same as INPUT
+    #[arg(long = "input", value_name = "PATH", hide = true)]
+    input_option: Option<PathBuf>,
+
+    /// Directory for the outputs; made if it does not exist
+    #[arg(short, long, value_name = "DIR")]
+    output_dir: PathBuf,
+
+    /// Directory of the wheel that .kpack/ is placed in [default: the one top-level directory with fat binaries]
+    #[arg(long, value_name = "ROOT")]
+    overlay_root: Option<String>,
+
+    /// Device wheels are named PREFIX-<key> [default: amd-<name>-device]
+    #[arg(long, value_name = "PREFIX")]
+    device_package_prefix: Option<String>,
+
+    /// Requires-Dist entries for device wheels; @GFXARCH@ stands for the bundle key
+    #[arg(long, value_name = "REQUIREMENT", num_args = 1.., action = ArgAction::Append)]
+    device_requires_dist: Vec<String>,
+
+    /// Worker threads [default: all cores]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: Option<u16>,
+
+    /// How code objects are stored
+    #[arg(long, value_enum, default_value_t = Compression::Zstd)]
+    compression: Compression,
+
+    /// zstd level, 1 to 22
+    #[arg(long, value_name = "L", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
+    compression_level: i32,
+
+    /// Move the per-architecture files that this kind of wheel has (rocblas, hipblaslt, hipsparselt, aotriton, miopen)
+    #[arg(long, value_name = "TYPE", value_parser = ["torch-fat"])]
+    wheel_type: Option<String>,
+
+    /// Move the per-architecture files of these libraries
+    #[arg(long, value_name = "NAME", num_args = 1.., action = ArgAction::Append)]
+    databases: Vec<String>,
+
+    /// Move other per-architecture files, such as 'hsa/{arch}/*.co'
+    #[arg(long, value_name = "GLOB")]
+    device_files: Vec<String>,
+
+    /// Keep only these device wheels (gfx942,gfx1100), or drop some ('!gfx900')
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    archs: Option<String>,
+
+    /// What to do with processors that the architecture table lacks
+    #[arg(long, value_enum, default_value_t = Unknown::Package)]
+    unknown_arch: Unknown,
+
+    /// JSON file with more rows for the architecture table
+    #[arg(long, value_name = "FILE")]
+    arch_table: Option<PathBuf>,
+
+    /// Split binaries that have SPIR-V as well, and drop the SPIR-V
+    #[arg(long)]
+    drop_spirv: bool,
+
+    /// Leave binaries that cannot be rewritten safely whole in the host wheel
+    #[arg(long)]
+    keep_unsupported: bool,
+
+    /// Go on with a warning where a file does not match the input's RECORD
+    #[arg(long)]
+    no_verify_record: bool,
+
+    /// One archive per processor, or per target as the Python tool has it
+    #[arg(long, value_enum, default_value_t = Layout::PerProcessor)]
+    kpack_layout: Layout,
+
+    /// Write wheels, or directories as if they had been unpacked
+    #[arg(long, value_enum, default_value_t = Format_::Wheel)]
+    output_format: Format_,
+
+    /// Also write a variant wheel (experimental)
+    #[arg(long)]
+    generate_variant_wheel: bool,
+
+    /// Label of the variant wheel
+    #[arg(long, value_name = "LABEL", default_value = "variant")]
+    variant_label: String,
+
+    /// Profile of variant.json
+    #[arg(long, value_enum, default_value_t = VariantFormat::Pep825)]
+    variant_format: VariantFormat,
+
+    /// Let the host wheel replace the input
+    #[arg(long)]
+    replace_input: bool,
+
+    /// Do not wait until the outputs are on the disk
+    #[arg(long)]
+    no_sync: bool,
+
+    /// Say more
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub(super) verbose: bool,
+
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+
+    /// Accepted for the Python tool's sake; no temporary files are made
+    #[arg(long, value_name = "DIR", hide = true)]
+    tmp_dir: Option<PathBuf>,
+
+    /// Accepted for the Python tool's sake; no other program is run
+    #[arg(long, value_name = "PATH", hide = true)]
+    clang_offload_bundler: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Compression {
+    /// One zstd frame per code object
+    Zstd,
+    /// As they are
+    None,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Unknown {
+    /// A device wheel of their own, with a warning
+    Package,
+    /// An error, before anything is written
+    Error,
+    /// Binaries with such code stay whole in the host wheel
+    Host,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Layout {
+    PerProcessor,
+    PerTarget,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format_ {
+    Wheel,
+    Directory,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum VariantFormat {
+    Pep825,
+    Variantlib,
+    Kpack,
+}
+
+impl Split {
+    /// Resolves the arguments. Reads the architecture table and the environment.
+    pub(super) fn resolve(self) -> Result<SplitOptions> {
+        let input = self.input.or(self.input_option).ok_or_else(|| Error::usage("no input"))?;
+        let mut options = SplitOptions::new(input, self.output_dir);
+        options.overlay_root = self.overlay_root;
+        options.device_package_prefix = self.device_package_prefix;
+        options.device_requires_dist = self.device_requires_dist;
+        options.databases = self.wheel_type.into_iter().chain(self.databases).collect();
+        options.device_files = self.device_files;
+        options.archs = self.archs;
+        options.unknown_arch = match self.unknown_arch {
+            Unknown::Package => UnknownArch::Package,
+            Unknown::Error => UnknownArch::Error,
+            Unknown::Host => UnknownArch::Host,
+        };
+        options.arch_table = self
+            .arch_table
+            .map(|path| std::fs::read_to_string(&path).map_err(|error| Error::io("read", path, error)))
+            .transpose()?;
+        options.drop_spirv = self.drop_spirv;
+        options.keep_unsupported = self.keep_unsupported;
+        options.verify_record = !self.no_verify_record;
+        options.kpack_layout = match self.kpack_layout {
+            Layout::PerProcessor => KpackLayout::PerProcessor,
+            Layout::PerTarget => KpackLayout::PerTarget,
+        };
+        options.output_format = match self.output_format {
+            Format_::Wheel => OutputFormat::Wheel,
+            Format_::Directory => OutputFormat::Directory,
+        };
+        options.scheme = match self.compression {
+            Compression::Zstd => Scheme::Zstd(self.compression_level),
+            Compression::None => Scheme::Stored,
+        };
+        if self.generate_variant_wheel {
+            variant::check_label(&self.variant_label).map_err(|fault| Error::usage(fault.to_string()))?;
+            let format = match self.variant_format {
+                VariantFormat::Pep825 => Format::Pep825,
+                VariantFormat::Variantlib => Format::Variantlib,
+                VariantFormat::Kpack => Format::Kpack,
+            };
+            options.variant = Some(VariantOptions { label: self.variant_label, format });
+        }
+        options.replace_input = self.replace_input;
+        options.durable = !self.no_sync;
+        if let Some(jobs) = self.jobs {
+            options.jobs = usize::from(jobs);
+        }
+        if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
+            let seconds = text.trim().parse().map_err(|_| {
+                Error::usage(format!("SOURCE_DATE_EPOCH is {text:?}, expected seconds since 1970"))
+            })?;
+            options.source_date_epoch = Some(seconds);
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn options(line: &str) -> SplitOptions {
+        let words: Vec<String> =
+            line.split('|').flat_map(|part| part.split(' ')).map(|word| word.replace('_', " ")).collect();
+        let Command::Split(split) = Cli::try_parse_from(words).unwrap().command;
+        split.resolve().unwrap()
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_python_tools_command_line() {
+        let options = options(
+            "fatwheel split --input torch.whl --output-dir dist --device-package-prefix amd-torch-device \
+             --overlay-root torch/ --wheel-type torch-fat --device-requires-dist rocm-sdk-device-@GFXARCH@_==_7.14 other \
+             --compression zstd -j 4 --tmp-dir /tmp/x --clang-offload-bundler /opt/b --verbose --compression-level 5",
+        );
+        assert_eq!(options.input, PathBuf::from("torch.whl"));
+        assert_eq!(options.output_dir, PathBuf::from("dist"));
+        assert_eq!(options.device_requires_dist, ["rocm-sdk-device-@GFXARCH@ == 7.14", "other"]);
+        assert_eq!(options.databases, ["torch-fat"]);
+        assert_eq!((options.jobs, options.scheme), (4, Scheme::Zstd(5)));
+    }
+
+    #[test]
+    fn a_newcomers_command_line() {
+        let options = options("fatwheel split torch.whl -o dist");
+        assert_eq!(options.overlay_root, None);
+        assert_eq!(options.scheme, Scheme::Zstd(3));
+        assert!(options.verify_record);
+        for wrong in
+            ["fatwheel split -o dist", "fatwheel split a.whl", "fatwheel split a.whl --input b.whl -o d"]
+        {
+            assert!(Cli::try_parse_from(wrong.split(' ')).is_err(), "{wrong}");
+        }
+    }
+}
