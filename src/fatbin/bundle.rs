@@ -18,6 +18,7 @@
 use std::collections::HashSet;
 
 use super::{EntryId, HeaderParse, array_at};
+use crate::arch::TargetId;
 use crate::fault::{Fault, Result};
 
 /// What an uncompressed bundle starts with.
@@ -28,7 +29,7 @@ pub const MAGIC: &[u8; 24] = b"__CLANG_OFFLOAD_BUNDLE__";
 pub const MAX_ENTRIES: u64 = 1024;
 
 /// Longer IDs, in bytes, are taken for damage. The longest that a bundler writes today has some 60.
-pub const MAX_ID_LEN: u64 = 256;
+pub const MAX_ID_LEN: usize = 256;
 
 /// Bytes before the first entry: magic and number of entries.
 const TABLE_START: usize = 32;
@@ -102,17 +103,14 @@ impl BundleHeader {
         for index in 0..count {
             let id_at = at + ENTRY_LEN;
             let Some([offset, size, id_len]) = fields(prefix, at) else { return need(id_at) };
-            let id_len = match usize::try_from(id_len) {
-                Ok(id_len @ 0..=256) => id_len,
-                _ => {
-                    return Err(Fault::malformed(
-                        "offload bundle",
-                        at as u64 + 16,
-                        format!(
-                            "entry {index} claims an ID of {id_len} bytes; more than {MAX_ID_LEN} are not plausible"
-                        ),
-                    ));
-                }
+            let Some(id_len) = usize::try_from(id_len).ok().filter(|&length| length <= MAX_ID_LEN) else {
+                return Err(Fault::malformed(
+                    "offload bundle",
+                    at as u64 + 16,
+                    format!(
+                        "entry {index} claims an ID of {id_len} bytes; more than {MAX_ID_LEN} are not plausible"
+                    ),
+                ));
             };
             let Some(id) = prefix.get(id_at..id_at + id_len) else { return need(id_at + id_len) };
             let id = std::str::from_utf8(id)
@@ -135,7 +133,7 @@ impl BundleHeader {
     }
 
     /// The entries with code for a GPU target, as they are listed; some may have no bytes.
-    pub fn device_entries(&self) -> impl Iterator<Item = (crate::arch::TargetId, BundleEntry)> {
+    pub fn device_entries(&self) -> impl Iterator<Item = (TargetId, BundleEntry)> {
         self.entries.iter().filter_map(|entry| Some((entry.id.device()?, *entry)))
     }
 

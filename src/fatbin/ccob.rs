@@ -488,7 +488,7 @@ mod tests {
             kind in 0..CCOB_KINDS.len(), at in 0_usize..4000, byte: u8, cut in 0_usize..4000, step in 1_usize..99,
         ) {
             let (version, method) = CCOB_KINDS[kind];
-            let content: Vec<u8> = (0..3000_u32).map(|index| (index * index >> 5) as u8).collect();
+            let content: Vec<u8> = (0..3000_u32).map(|index| ((index * index) >> 5) as u8).collect();
             let mut bytes = ccob(version, method, &content);
             let at = at % bytes.len();
             bytes[at] = byte;

@@ -65,7 +65,7 @@ pub fn header(toc_offset: u64) -> [u8; HEADER_LEN as usize] {
 /// Where one code object goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Its ordinal: the how manyeth it is, from 0.
+    /// Its ordinal: its position among the code objects, from 0.
     pub ordinal: u32,
     /// What to write in front of it: its size, or padding.
     pub lead: Vec<u8>,

@@ -144,33 +144,28 @@ fn canonical(text: &str) -> Result<TargetId> {
 
 /// Checks the header and returns the offset of the table of contents.
 fn parse_header(bytes: &[u8]) -> Result<usize> {
-    let fault = |offset: u64, message: String| Err(Fault::malformed("kpack header", offset, message));
-    let Some(header) = bytes.first_chunk::<{ HEADER_LEN as usize }>() else {
-        return fault(0, format!("{} bytes are too few for a header", bytes.len()));
-    };
-    let ([magic @ .., _, _, _, _], padding) = header.split_at(16) else {
-        return fault(0, "is too short".into());
-    };
-    let fields = (magic.first_chunk::<4>(), header.get(4..8), header.get(8..16));
-    let (Some(magic), Some(version), Some(toc)) = fields else { return fault(0, "is too short".into()) };
+    let fault = |offset: u64, message: String| Fault::malformed("kpack header", offset, message);
+    let short = || fault(0, format!("{} bytes are too few for a header", bytes.len()));
+    let (header, _) = bytes.split_at_checked(HEADER_LEN as usize).ok_or_else(short)?;
+    let (magic, rest) = header.split_first_chunk::<4>().ok_or_else(short)?;
+    let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
+    let (offset, padding) = rest.split_first_chunk::<8>().ok_or_else(short)?;
     if magic != MAGIC {
-        return fault(0, format!("starts with \"{}\" instead of KPAK", magic.escape_ascii()));
+        return Err(fault(0, format!("starts with \"{}\" instead of KPAK", magic.escape_ascii())));
     }
-    if version != VERSION.to_le_bytes() {
-        return fault(4, format!("has version \"{}\"", version.escape_ascii()));
+    let version = u32::from_le_bytes(*version);
+    if version != VERSION {
+        return Err(fault(4, format!("has version {version}; only {VERSION} is known")));
     }
     if padding.iter().any(|&byte| byte != 0) {
-        return fault(16, "is not padded with zeros".into());
+        return Err(fault(16, "is not padded with zeros".into()));
     }
-    let mut offset = [0; 8];
-    offset.iter_mut().zip(toc).for_each(|(to, from)| *to = *from);
-    let offset = u64::from_le_bytes(offset);
-    match usize::try_from(offset) {
-        Ok(at) if offset >= HEADER_LEN && at < bytes.len() => Ok(at),
-        _ => {
-            fault(8, format!("puts the table of contents at {offset:#x}, the file has {} bytes", bytes.len()))
-        }
-    }
+    let offset = u64::from_le_bytes(*offset);
+    let length = bytes.len();
+    usize::try_from(offset)
+        .ok()
+        .filter(|&at| offset >= HEADER_LEN && at < length)
+        .ok_or_else(|| fault(8, format!("puts the table of contents at {offset:#x} of {length} bytes")))
 }
 
 fn decompress(frame: &[u8], original_size: u64, key: &str) -> Result<Vec<u8>> {
@@ -334,11 +329,11 @@ impl<'a> Cursor<'a> {
     }
 
     fn uint(&mut self) -> Result<u64> {
-        self.read("an unsigned integer", |rest| rmp::decode::read_int::<u64, _>(rest))
+        self.read("an unsigned integer", rmp::decode::read_int::<u64, _>)
     }
 
     fn str(&mut self) -> Result<&'a str> {
-        let length = self.read("a string", |rest| rmp::decode::read_str_len(rest))? as usize;
+        let length = self.read("a string", rmp::decode::read_str_len)? as usize;
         let text = self.at.checked_add(length).and_then(|end| self.bytes.get(self.at..end));
         match text.map(std::str::from_utf8) {
             Some(Ok(text)) => {
@@ -351,7 +346,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn array<T>(&mut self, mut element: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
-        let length = self.read("an array", |rest| rmp::decode::read_array_len(rest))?;
+        let length = self.read("an array", rmp::decode::read_array_len)?;
         let mut elements = Vec::new();
         for _ in 0..length {
             elements.push(element(self)?);
@@ -361,7 +356,7 @@ impl<'a> Cursor<'a> {
 
     /// Calls `value` to read the value for each key; no key comes twice.
     fn map(&mut self, mut value: impl FnMut(&mut Self, &'a str) -> Result<()>) -> Result<()> {
-        let length = self.read("a map", |rest| rmp::decode::read_map_len(rest))?;
+        let length = self.read("a map", rmp::decode::read_map_len)?;
         let mut seen = HashSet::new();
         for _ in 0..length {
             let key = self.str()?;
@@ -523,7 +518,7 @@ mod tests {
         let zstd = Scheme::ZstdPerKernel;
         for (bytes, message) in [
             (patched(zstd, b"KPAK", b"KPAC"), "instead of KPAK"),
-            (patched(zstd, b"KPAK\x01", b"KPAK\x02"), "version"),
+            (patched(zstd, b"KPAK\x01", b"KPAK\x02"), "version 2"),
             (patched(zstd, b"hsaco", b"hsacs"), "type \"hsacs\" is unknown"),
             (patched(zstd, b"group_name", b"group_nime"), "key \"group_nime\" is unknown"),
             (patched(zstd, b"zstd-per", b"zstd-pur"), "compression scheme"),
