@@ -101,7 +101,7 @@ impl Section {
     /// The bytes of the file that hold it; empty if the loader reads none.
     pub(super) fn raw(&self) -> Range<u64> {
         let start = u64::from(self.raw_offset);
-        if start == 0 { 0..0 } else { start..start + u64::from(self.raw_size) }
+        if start == 0 || self.raw_size == 0 { 0..0 } else { start..start + u64::from(self.raw_size) }
     }
 
     /// How messages call the section.

@@ -5,7 +5,7 @@ use object::pe::{IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_DISCARDABLE};
 
 use super::debug::DebugDirectory;
 use super::headers::{Headers, Section};
-use super::{PeLayout, WrapperTable};
+use super::{PeLayout, WrapperTable, references};
 use crate::fatbin::wrapper::{
     BundleSection, HIPF_MAGIC, HIPK_MAGIC, Located, WRAPPER_BINARY, WRAPPER_LEN, Wrapper,
 };
@@ -29,7 +29,7 @@ const LONG_NAME_LEN: u64 = 24;
 ///
 /// # Errors
 /// A [`Fault`] if the file has bundles but no wrapper, a wrapper with another magic than HIPF and HIPK or with a
-/// pointer that leaves the bundles, or a layout that the loader would refuse.
+/// pointer that leaves the bundles, or a layout that the loader would refuse, or if a data directory or the entry point is in a bundle.
 pub fn locate(source: &mut dyn ReadAt) -> Result<Located<PeLayout>> {
     let Some(mut headers) = Headers::parse(source)? else { return Ok(Located::Plain) };
     resolve_long_names(source, &mut headers)?;
@@ -53,6 +53,7 @@ pub fn locate(source: &mut dyn ReadAt) -> Result<Located<PeLayout>> {
         return Ok(Located::Plain);
     }
     headers.check_layout()?;
+    references::check_headers(&headers, &bundles)?;
     let sections: Vec<BundleSection> =
         bundles.iter().map(|&index| bundle_section(&headers.sections[index])).collect();
     let wrappers = resolve_wrappers(&headers, &tables, &sections)?;

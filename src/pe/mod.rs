@@ -28,9 +28,17 @@ mod headers;
 mod locate;
 mod moves;
 mod plan;
+mod references;
 mod relocations;
 mod verify;
 mod view;
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use locate::locate;
 pub use plan::plan;

@@ -11,7 +11,7 @@ use object::pod;
 
 use super::headers::{DOS_HEADER_LEN, NT_HEADERS_LEN, SECTION_HEADER_LEN};
 use super::moves::Moves;
-use super::{MARKER_SECTION, PeLayout, checksum, relocations};
+use super::{MARKER_SECTION, PeLayout, checksum, references, relocations};
 use crate::edit::{BinaryPlan, EditPlan, PlanBuilder};
 use crate::fatbin::wrapper::{HIPF_MAGIC, HIPK_MAGIC, WRAPPER_BINARY, WRAPPER_LEN, WRAPPER_RESERVED1};
 use crate::fault::{Fault, Result};
@@ -64,7 +64,7 @@ struct MarkerSection {
 /// # Errors
 /// A [`Fault`] if something that is no wrapper points into a bundle, or a file offset cannot follow what it names.
 pub fn plan(source: &mut dyn ReadAt, layout: &PeLayout, marker: &[u8]) -> Result<BinaryPlan> {
-    check_references(layout)?;
+    references::check_debug(layout)?;
     relocations::check(source, layout)?;
     let certificate = certificate(layout)?;
     let mut moves = Moves::new(layout.headers.file_len);
@@ -86,49 +86,6 @@ pub fn plan(source: &mut dyn ReadAt, layout: &PeLayout, marker: &[u8]) -> Result
         edits = assemble(layout, marker, &section, &certificate, &header, debug.as_deref())?;
     }
     Ok(BinaryPlan { verify: verify_ranges(layout, &section, &moves, &edits), edits, notes: notes(layout) })
-}
-
-/// Fails if a data directory or the entry point lies in a bundle section.
-fn check_references(layout: &PeLayout) -> Result<()> {
-    let headers = &layout.headers;
-    let bundles = || layout.bundles.iter().map(|&index| &headers.sections[index]);
-    for (index, directory) in headers.directories.iter().enumerate() {
-        let range = directory.range();
-        if index == IMAGE_DIRECTORY_ENTRY_SECURITY || range.is_empty() {
-            continue;
-        }
-        if let Some(section) =
-            bundles().find(|section| section.rvas().start < range.end && range.start < section.rvas().end)
-        {
-            return Err(Fault::unsupported(
-                format!("data directory {index}"),
-                headers.nt_offset,
-                format!("RVAs {:#x}..{:#x} reach into {}", range.start, range.end, section.label()),
-            ));
-        }
-    }
-    let entry = u64::from(headers.nt.optional_header.address_of_entry_point.get(LE));
-    if let Some(section) = bundles().find(|section| section.rvas().contains(&entry)) {
-        return Err(Fault::unsupported(
-            "entry point",
-            headers.nt_offset,
-            format!("RVA {entry:#x} is inside {}", section.label()),
-        ));
-    }
-    for (index, entry) in layout.debug.iter().flat_map(|debug| debug.entries().enumerate()) {
-        let start = u64::from(entry.address_of_raw_data.get(LE));
-        let end = start + u64::from(entry.size_of_data.get(LE));
-        if let Some(section) =
-            bundles().find(|section| section.rvas().start < end && start < section.rvas().end)
-        {
-            return Err(Fault::unsupported(
-                format!("debug directory entry {index}"),
-                None,
-                format!("RVAs {start:#x}..{end:#x} reach into {}", section.label()),
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// The bytes of the certificate table, the only data directory that names file offsets.
@@ -267,12 +224,7 @@ fn patched_header(
 ) -> Result<Vec<u8>> {
     let headers = &layout.headers;
     let mut block = headers.block.clone();
-    let symbols = headers.nt.file_header.pointer_to_symbol_table.get(LE);
-    let symbols = if symbols == 0 {
-        0
-    } else {
-        moves.follow(symbols, symbol_bytes(source, layout)?, "PointerToSymbolTable")?
-    };
+    let symbols = moved_symbols(source, layout, moves)?;
     let (table, rest) = block.split_at_mut(headers.table_at());
     if let Some(raw) = table.get_mut(NT_HEADERS_LEN..).and_then(|directories| {
         directories.chunks_exact_mut(size_of::<ImageDataDirectory>()).nth(IMAGE_DIRECTORY_ENTRY_SECURITY)
@@ -350,10 +302,9 @@ fn patch_section(
         let place = format!("{}, PointerToRawData", section.label());
         let followed = moves.follow(section.raw_offset, u64::from(section.raw_size), &place)?;
         header.pointer_to_raw_data.set(LE, followed);
-    } else if section.raw_offset != 0 {
-        // Nothing is read from there, but tools complain about an offset past the end of the file.
-        let offset = u64::from(section.raw_offset).min(layout.headers.file_len);
-        header.pointer_to_raw_data.set(LE, u32::try_from(moves.position(offset)).unwrap_or(0));
+    } else {
+        // Nothing is read from there, and tools complain about an offset past the end of the file.
+        header.pointer_to_raw_data.set(LE, 0);
     }
     for (pointer, length, field, name) in [
         (
@@ -376,18 +327,24 @@ fn patch_section(
     Ok(())
 }
 
-/// Length of the COFF symbol table and of the string table behind it.
-fn symbol_bytes(source: &mut dyn ReadAt, layout: &PeLayout) -> Result<u64> {
+/// PointerToSymbolTable of the output. The string table stands right behind the symbols.
+fn moved_symbols(source: &mut dyn ReadAt, layout: &PeLayout, moves: &Moves) -> Result<u32> {
     let headers = &layout.headers;
-    let file = &headers.nt.file_header;
-    let symbols = SYMBOL_LEN * u64::from(file.number_of_symbols.get(LE));
-    let strings = u64::from(file.pointer_to_symbol_table.get(LE)) + symbols;
+    let pointer = headers.nt.file_header.pointer_to_symbol_table.get(LE);
+    if pointer == 0 {
+        return Ok(0);
+    }
+    let place = "PointerToSymbolTable";
+    let symbols = SYMBOL_LEN * u64::from(headers.nt.file_header.number_of_symbols.get(LE));
+    let strings = u64::from(pointer) + symbols;
+    // The length of the string table is read only where it is sure to be no bundle's.
+    let moved = moves.follow(pointer, symbols + 4, place)?;
     if strings + 4 > headers.file_len {
-        return Ok(symbols);
+        return Ok(moved);
     }
     let bytes = source.read_vec(strings, 4, "COFF string table")?;
     let length = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    Ok(symbols + u64::from(length.max(4)))
+    moves.follow(pointer, symbols + u64::from(length.max(4)), place)
 }
 
 /// All edits. `header` and `debug` are the output's bytes of these two.

@@ -82,7 +82,7 @@ fn parse(table: &[u8], offset: u64) -> Result<Sites> {
             break; // padding that some linkers count as part of the directory
         }
         let length = length as usize;
-        if length < BLOCK_HEADER || length % 2 != 0 || length > rest.len() {
+        if length < BLOCK_HEADER || !length.is_multiple_of(2) || length > rest.len() {
             return Err(Fault::malformed(
                 "base relocations",
                 at,

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use object::LittleEndian as LE;
 use object::pe::{
-    IMAGE_DIRECTORY_ENTRY_SECURITY, IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_READ, ImageDebugDirectory,
+    IMAGE_DIRECTORY_ENTRY_SECURITY, IMAGE_SCN_CNT_CODE, IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_READ,
+    ImageDebugDirectory,
 };
 use object::pod;
 
@@ -160,6 +161,7 @@ impl Check<'_> {
                 .next_multiple_of(self.after.section_alignment().max(1)),
             self.after.image_end(),
         )?;
+        self.content_sizes()?;
         // The section table says whether these are right.
         expected.file_header.number_of_sections = found.file_header.number_of_sections;
         expected.file_header.pointer_to_symbol_table = found.file_header.pointer_to_symbol_table;
@@ -174,6 +176,35 @@ impl Check<'_> {
             certificate.size = 0;
         }
         equal("data directories", at, &self.after.directories, &directories)
+    }
+
+    /// SizeOfCode and SizeOfInitializedData have changed by as much as the raw data of their sections.
+    fn content_sizes(&self) -> Result<()> {
+        let sizes = |headers: &Headers| {
+            let optional = &headers.nt.optional_header;
+            [
+                (IMAGE_SCN_CNT_CODE.0, optional.size_of_code.get(LE)),
+                (IMAGE_SCN_CNT_INITIALIZED_DATA.0, optional.size_of_initialized_data.get(LE)),
+            ]
+        };
+        for ((flag, found), (_, before)) in sizes(self.after).into_iter().zip(sizes(self.before)) {
+            let raw = |headers: &Headers, only: &dyn Fn(usize) -> bool| -> u64 {
+                let sections = headers.sections.iter().enumerate();
+                let counted = sections.filter(|(index, section)| only(*index) && section.flags & flag != 0);
+                counted.map(|(_, section)| u64::from(section.raw_size)).sum()
+            };
+            let bundle = |index: usize| self.layout.bundles.contains(&index);
+            let bundle_or_new = |index: usize| bundle(index) || index >= self.before.sections.len();
+            let expected =
+                u64::from(before).saturating_sub(raw(self.before, &bundle)) + raw(self.after, &bundle_or_new);
+            equal(
+                "sizes of code and data",
+                self.before.nt_offset,
+                u64::from(found),
+                expected.min(u32::MAX.into()),
+            )?;
+        }
+        Ok(())
     }
 
     /// Every section header; returns the marker's RVA.
@@ -197,9 +228,8 @@ impl Check<'_> {
             } else {
                 expected.virtual_size = before.virtual_size;
                 expected.raw_size = before.raw_size;
-                if !before.raw().is_empty() {
-                    self.follows(&place, at, found.raw_offset, before.raw_offset)?;
-                }
+                let offset = if before.raw().is_empty() { 0 } else { before.raw_offset };
+                self.follows(&place, at, found.raw_offset, offset)?;
             }
             self.follows(&place, at, found.relocations, before.relocations)?;
             self.follows(&place, at, found.line_numbers, before.line_numbers)?;
