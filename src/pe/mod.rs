@@ -44,12 +44,16 @@ pub use locate::locate;
 pub use plan::plan;
 pub use verify::verify;
 
+use object::pe::{IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_READ};
+
 use crate::fatbin::wrapper::{BundleSection, Wrapper};
 use debug::DebugDirectory;
 use headers::Headers;
 
 /// Name of the section that holds the marker; the content is the MessagePack alone, VirtualSize its length.
 const MARKER_SECTION: [u8; 8] = *b".kpackrf";
+/// Characteristics of that section: initialized data that is only read.
+const MARKER_FLAGS: u32 = IMAGE_SCN_CNT_INITIALIZED_DATA.0 | IMAGE_SCN_MEM_READ.0;
 
 /// Whether a file that starts with `prefix` may be a PE file: the DOS magic `MZ`.
 pub fn is_pe(prefix: &[u8]) -> bool {

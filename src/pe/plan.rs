@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use object::LittleEndian as LE;
 use object::pe::{
-    IMAGE_DIRECTORY_ENTRY_SECURITY, IMAGE_SCN_CNT_CODE, IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_READ,
-    ImageDataDirectory, ImageNtHeaders64, ImageSectionHeader,
+    IMAGE_DIRECTORY_ENTRY_SECURITY, IMAGE_SCN_CNT_CODE, IMAGE_SCN_CNT_INITIALIZED_DATA, ImageDataDirectory,
+    ImageNtHeaders64, ImageSectionHeader, SectionFlags,
 };
 use object::pod;
 
 use super::headers::{DOS_HEADER_LEN, NT_HEADERS_LEN, SECTION_HEADER_LEN};
 use super::moves::Moves;
-use super::{MARKER_SECTION, PeLayout, checksum, references, relocations};
+use super::{MARKER_FLAGS, MARKER_SECTION, PeLayout, checksum, references, relocations};
 use crate::edit::{BinaryPlan, EditPlan, PlanBuilder};
 use crate::fatbin::wrapper::{HIPF_MAGIC, HIPK_MAGIC, WRAPPER_BINARY, WRAPPER_LEN, WRAPPER_RESERVED1};
 use crate::fault::{Fault, Result};
@@ -203,10 +203,12 @@ fn slot_is_free(layout: &PeLayout) -> bool {
         .map(|raw| raw.start)
         .min();
     let overlaps = |start: u64, length: u64| start < slot.end && slot.start < start + length;
+    let symbols = u64::from(headers.nt.file_header.pointer_to_symbol_table.get(LE));
     headers.zeros_follow
         && headers.sections.len() < MAX_SECTIONS
         && slot.end <= headers.size_of_headers()
         && first_raw.is_none_or(|first| slot.end <= first)
+        && !slot.contains(&symbols)
         // Directories of the headers (bound imports) count from RVA 0, which is file offset 0.
         && !headers.directories.iter().any(|directory| overlaps(directory.rva.into(), directory.size.into()))
         && !layout.debug.iter().flat_map(|debug| debug.entries()).any(|entry| {
@@ -246,7 +248,7 @@ fn patched_header(
         header.virtual_address.set(LE, section.rva);
         header.size_of_raw_data.set(LE, section.raw_size);
         header.pointer_to_raw_data.set(LE, section.raw_offset);
-        header.characteristics.set(LE, IMAGE_SCN_CNT_INITIALIZED_DATA | IMAGE_SCN_MEM_READ);
+        header.characteristics.set(LE, SectionFlags(MARKER_FLAGS));
         block.extend_from_slice(pod::bytes_of(&header));
     }
     Ok(block)
@@ -257,11 +259,9 @@ fn patch_nt_headers(nt: &mut ImageNtHeaders64, layout: &PeLayout, section: &Mark
     let headers = &layout.headers;
     let optional = &mut nt.optional_header;
     optional.check_sum.set(LE, 0);
-    let mut marker_flags = IMAGE_SCN_CNT_INITIALIZED_DATA.0;
     optional.size_of_image.set(LE, section.size_of_image);
-    match section.site {
-        Site::New => nt.file_header.number_of_sections.set(LE, headers.sections.len() as u16 + 1),
-        Site::Bundle { index, .. } => marker_flags = headers.sections[index].flags,
+    if section.site == Site::New {
+        nt.file_header.number_of_sections.set(LE, headers.sections.len() as u16 + 1);
     }
     // Linkers add up the raw sizes by content flag; a difference of theirs stays.
     for (flag, field) in [
@@ -271,7 +271,7 @@ fn patch_nt_headers(nt: &mut ImageNtHeaders64, layout: &PeLayout, section: &Mark
         let bundles = layout.bundles.iter().map(|&index| &headers.sections[index]);
         let gone: u64 =
             bundles.filter(|bundle| bundle.flags & flag != 0).map(|bundle| u64::from(bundle.raw_size)).sum();
-        let come = if marker_flags & flag != 0 { u64::from(section.raw_size) } else { 0 };
+        let come = if MARKER_FLAGS & flag != 0 { u64::from(section.raw_size) } else { 0 };
         let size = u64::from(field.get(LE)).saturating_sub(gone).saturating_add(come);
         field.set(LE, size.min(u64::from(u32::MAX)) as u32);
     }
@@ -290,6 +290,7 @@ fn patch_section(
         let (virtual_size, raw_size, raw_offset) = match marker.site {
             Site::Bundle { index: holder, virtual_size, .. } if holder == index => {
                 header.name = MARKER_SECTION;
+                header.characteristics.set(LE, SectionFlags(MARKER_FLAGS));
                 (virtual_size, marker.raw_size, marker.raw_offset)
             }
             // VirtualSize 0 would mean SizeOfRawData, which goes.

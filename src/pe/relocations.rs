@@ -36,13 +36,16 @@ struct Sites {
 }
 
 /// Fails if a relocated pointer that is no wrapper's leads into a bundle, if one stands in a bundle, or if a
-/// HIPF wrapper's pointer is not relocated in an image that has relocations.
+/// HIPF wrapper's pointer is not relocated although the image can move.
 pub(super) fn check(source: &mut dyn ReadAt, layout: &PeLayout) -> Result<()> {
     let headers = &layout.headers;
     let flags = headers.nt.file_header.characteristics.get(LE).0;
     let directory = headers.directory(IMAGE_DIRECTORY_ENTRY_BASERELOC);
-    if flags & IMAGE_FILE_RELOCS_STRIPPED.0 != 0 || directory.size == 0 {
+    if flags & IMAGE_FILE_RELOCS_STRIPPED.0 != 0 {
         return Ok(());
+    }
+    if directory.size == 0 {
+        return check_wrappers(layout, &Sites::default());
     }
     let length = u64::from(directory.size);
     if length > MAX_TABLE {
@@ -148,7 +151,9 @@ fn check_wrappers(layout: &PeLayout, sites: &Sites) -> Result<()> {
             return Err(Fault::unsupported(
                 place,
                 wrapper.offset,
-                format!("its pointer at RVA {pointer:#x} has no base relocation, although the file has some"),
+                format!(
+                    "its pointer at RVA {pointer:#x} has no base relocation, although the image can move"
+                ),
             ));
         }
     }

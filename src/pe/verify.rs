@@ -6,14 +6,13 @@ use std::ops::Range;
 
 use object::LittleEndian as LE;
 use object::pe::{
-    IMAGE_DIRECTORY_ENTRY_SECURITY, IMAGE_SCN_CNT_CODE, IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_READ,
-    ImageDebugDirectory,
+    IMAGE_DIRECTORY_ENTRY_SECURITY, IMAGE_SCN_CNT_CODE, IMAGE_SCN_CNT_INITIALIZED_DATA, ImageDebugDirectory,
 };
 use object::pod;
 
 use super::headers::{Headers, Section};
 use super::view::Place;
-use super::{MARKER_SECTION, PeLayout};
+use super::{MARKER_FLAGS, MARKER_SECTION, PeLayout};
 use crate::fatbin::wrapper::{HIPF_MAGIC, HIPK_MAGIC, WRAPPER_BINARY, WRAPPER_LEN, WRAPPER_RESERVED1};
 use crate::fault::{Fault, Result};
 use crate::source::ReadAt;
@@ -135,8 +134,13 @@ impl Check<'_> {
     /// The field at `offset`, a pointer to `pointer` before, names the same bytes now.
     fn follows(&self, place: &str, offset: u64, found: u32, pointer: u32) -> Result<()> {
         let pointer = u64::from(pointer);
-        let expected =
-            if pointer == 0 || pointer >= self.before.file_len { pointer } else { self.shift.apply(pointer) };
+        let expected = if pointer == 0 {
+            0
+        } else if pointer < self.before.file_len {
+            self.shift.apply(pointer)
+        } else {
+            pointer.max(self.after.file_len.min(u32::MAX.into()))
+        };
         equal(place, offset, u64::from(found), expected)
     }
 
@@ -223,6 +227,7 @@ impl Check<'_> {
                 let length = marker.len() as u64;
                 let exact = if last { length } else { before.span().max(length) };
                 equal(&place, at, found.span(), exact)?;
+                expected.flags = MARKER_FLAGS;
             } else if self.layout.bundles.contains(&index) {
                 equal(&place, at, (found.span(), found.raw_size, found.raw_offset), (before.span(), 0, 0))?;
             } else {
@@ -246,12 +251,11 @@ impl Check<'_> {
     }
 
     fn new_section(&self, section: &Section, marker: &[u8]) -> Result<()> {
-        let flags = IMAGE_SCN_CNT_INITIALIZED_DATA | IMAGE_SCN_MEM_READ;
         let expected = Section {
             name: MARKER_SECTION.to_vec(),
             virtual_size: marker.len() as u32,
             rva: self.before.image_end() as u32,
-            flags: flags.0,
+            flags: MARKER_FLAGS,
             relocations: 0,
             relocation_count: 0,
             line_numbers: 0,

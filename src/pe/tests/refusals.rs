@@ -100,6 +100,11 @@ fn wrapper_pointers_must_be_relocated_unless_nothing_is() {
     image.bare_pointers.push(bare);
     let fault = refused(&image);
     assert_eq!((fault.kind, fault.place.as_str()), (FaultKind::Unsupported, "wrapper 2"));
+    // No relocations at all, and no flag that says so.
+    let Fixture { mut image, .. } = fixture();
+    image.bare_pointers.append(&mut image.pointers);
+    image.reloc = None;
+    assert_eq!(refused(&image).place, "wrapper 0");
     // A program at a fixed address: no relocations, pointers in place.
     let Fixture { mut image, .. } = fixture();
     image.bare_pointers.append(&mut image.pointers);

@@ -93,6 +93,35 @@ fn without_a_slot_the_marker_takes_the_bundles_section() {
 }
 
 #[test]
+fn the_marker_is_only_read_whatever_the_bundles_were() {
+    for flags in [DATA, TEXT, 0x40, 0x5200_0040] {
+        let Fixture { mut image, fat, .. } = fixture();
+        image.behind_table = vec![1];
+        image.sections[fat].flags = flags;
+        let file = image.build();
+        let (output, _) = try_split(&file, MARKER).unwrap();
+        assert_eq!(load(&output, 0).unwrap().sections[fat].flags, RDATA);
+        // The flags are all that differs.
+        let bad = differences(&file, &output, MARKER);
+        assert!(bad.len() == 1 && bad[0].starts_with("section .hip_fat"), "{bad:?}");
+    }
+}
+
+#[test]
+fn dangling_offsets_stay_dangling_when_the_file_grows() {
+    let Fixture { mut image, fat, rdata, .. } = fixture();
+    image.sections[fat].data.truncate(0x3001);
+    let marker = pattern(8, 0x5000);
+    let end = image.build().len() as u32;
+    image.debug =
+        Some(((rdata, 0x200), vec![(2, DebugData::Raw(end, 9)), (2, DebugData::Raw(end + 0x10_0000, 9))]));
+    let file = image.build();
+    let (output, _) = try_split(&file, &marker).unwrap();
+    assert!(output.len() > file.len());
+    assert_eq!(differences(&file, &output, &marker), Vec::<String>::new());
+}
+
+#[test]
 fn ninety_six_sections_are_enough() {
     for (extra, sections) in [(95, 96), (96, 96), (97, 97)] {
         let Fixture { mut image, .. } = fixture();
