@@ -1,5 +1,5 @@
-//! The optional header's CheckSum: the 16-bit words of the file added with end-around carry, the field itself taken as
-//! zero, plus the length of the file.
+//! The optional header's CheckSum: the 16-bit words of the file added with end-around carry, the field itself
+//! taken as zero, plus the length of the file.
 
 use crate::edit::{Edit, EditPlan};
 use crate::fault::Result;
@@ -24,8 +24,9 @@ impl Sum {
             self.words += u64::from(high) << 8;
             rest = after;
         }
-        // Adding 32-bit words gives the same sum modulo 0xffff as adding their halves. A step's words, and those of all
-        // steps of a file that a 64-bit offset can reach in practice, do not overflow once each step is folded.
+        // Adding 32-bit words gives the same sum modulo 0xffff as adding their halves. A step's words, and
+        // those of all steps of a file that a 64-bit offset can reach in practice, do not overflow once each
+        // step is folded.
         let mut words = rest.chunks_exact(4);
         let sum: u64 = words
             .by_ref()
@@ -57,8 +58,8 @@ fn fold(mut sum: u64) -> u64 {
     sum
 }
 
-/// The checksum of the file that `plan`, in which the checksum field is zero, makes of `source`. Reads what the plan
-/// keeps, in ascending order, and nothing that it drops.
+/// The checksum of the file that `plan`, in which the checksum field is zero, makes of `source`. Reads what
+/// the plan keeps, in ascending order, and nothing that it drops.
 pub(super) fn of_plan(source: &mut dyn ReadAt, plan: &EditPlan) -> Result<u32> {
     let mut sum = Sum::default();
     let mut buffer = vec![0; STEP as usize];

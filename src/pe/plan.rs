@@ -58,11 +58,12 @@ struct MarkerSection {
 
 /// Plans how the file that `layout` describes loses its bundles and gets `marker`, a MessagePack map.
 ///
-/// `source` is the file. Read are `.reloc`, the pointers that it names, the length of the COFF string table, and, if the file has a
-/// checksum, everything but the bundles.
+/// `source` is the file. Read are `.reloc`, the pointers that it names, the length of the COFF string table,
+/// and, if the file has a checksum, everything but the bundles.
 ///
 /// # Errors
-/// A [`Fault`] if something that is no wrapper points into a bundle, or a file offset cannot follow what it names.
+/// A [`Fault`] if something that is no wrapper points into a bundle, or a file offset cannot follow what it
+/// names.
 pub fn plan(source: &mut dyn ReadAt, layout: &PeLayout, marker: &[u8]) -> Result<BinaryPlan> {
     references::check_debug(layout)?;
     relocations::check(source, layout)?;

@@ -36,7 +36,8 @@ pub(super) fn check_headers(headers: &Headers, bundles: &[usize]) -> Result<()> 
     Ok(())
 }
 
-/// Fails if a debug directory entry names memory in a bundle section. (Its file offset is looked at when it moves.)
+/// Fails if a debug directory entry names memory in a bundle section. (Its file offset is looked at when it
+/// moves.)
 pub(super) fn check_debug(layout: &PeLayout) -> Result<()> {
     let bundles = || layout.bundles.iter().map(|&index| &layout.headers.sections[index]);
     for (index, entry) in layout.debug.iter().flat_map(|debug| debug.entries().enumerate()) {

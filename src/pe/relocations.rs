@@ -1,8 +1,8 @@
 //! Base relocations: the pointers of the image. None but a wrapper's may lead into a bundle.
 //!
-//! `.reloc` is a row of blocks, one per page: `u32 page RVA`, `u32 length`, then `u16` entries with a type in the upper 4 and an
-//! offset in the lower 12 bits. The pointers are in place, so each one is read; in ascending order and in blocks, since
-//! the file may be inflated on the way.
+//! `.reloc` is a row of blocks, one per page: `u32 page RVA`, `u32 length`, then `u16` entries with a type in
+//! the upper 4 and an offset in the lower 12 bits. The pointers are in place, so each one is read; in
+//! ascending order and in blocks, since the file may be inflated on the way.
 
 use std::ops::Range;
 
@@ -19,7 +19,8 @@ use crate::fatbin::wrapper::{HIPF_MAGIC, WRAPPER_BINARY, WRAPPER_LEN};
 use crate::fault::{Fault, Result};
 use crate::source::ReadAt;
 
-/// Bytes of `.reloc` that are read at once: 8 million pointers, ten times as many as the largest libraries have.
+/// Longest `.reloc` that is understood: 8 million pointers at most, so that the list of sites stays within
+/// 32 MiB.
 const MAX_TABLE: u64 = 16 << 20;
 /// Pointers that lie this close together are read in one step.
 const STEP: u64 = 64 << 10;

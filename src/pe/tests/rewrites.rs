@@ -344,7 +344,8 @@ fn verify_sees_every_flipped_byte() {
         let table_end = (image.table_offset() + 40 * fat_sections(&output)) as u64;
         for range in &plan.verify {
             for at in range.clone() {
-                // The DOS header but for its magic and e_lfanew; what only the parser looks at, behind the table.
+                // The DOS header but for its magic and e_lfanew; what only the parser looks at, behind the
+                // table.
                 if (2..60).contains(&at) || at >= table_end && range.start == nt {
                     continue;
                 }
