@@ -101,7 +101,7 @@ impl Section {
     /// The bytes of the file that hold it; empty if the loader reads none.
     pub(super) fn raw(&self) -> Range<u64> {
         let start = u64::from(self.raw_offset);
-        if start == 0 { 0..0 } else { start..start + u64::from(self.raw_size) }
+        if start == 0 || self.raw_size == 0 { 0..0 } else { start..start + u64::from(self.raw_size) }
     }
 
     /// How messages call the section.
@@ -231,8 +231,8 @@ impl Headers {
             .map_or(0, |last| last.rvas().end.next_multiple_of(self.section_alignment().max(1)))
     }
 
-    /// Fails unless the file is laid out as the loader demands: alignments it knows, sections ascending and without
-    /// gaps in memory, raw data inside the file and without overlaps.
+    /// Fails unless the file is laid out as the loader demands: alignments it knows, sections ascending and
+    /// without gaps in memory, raw data inside the file and without overlaps.
     pub(super) fn check_layout(&self) -> Result<()> {
         let (file_alignment, section_alignment) = (self.file_alignment(), self.section_alignment());
         let headers = "optional header";

@@ -5,7 +5,7 @@ use object::pe::{IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_DISCARDABLE};
 
 use super::debug::DebugDirectory;
 use super::headers::{Headers, Section};
-use super::{PeLayout, WrapperTable};
+use super::{PeLayout, WrapperTable, references};
 use crate::fatbin::wrapper::{
     BundleSection, HIPF_MAGIC, HIPK_MAGIC, Located, WRAPPER_BINARY, WRAPPER_LEN, Wrapper,
 };
@@ -23,13 +23,14 @@ const LONG_NAME_LEN: u64 = 24;
 
 /// Says whether `source` is a fat PE32+ file, and where its bundles and wrappers are.
 ///
-/// Reads headers, wrappers, the debug directory and, for `/123` names, a few bytes of the COFF string table; never a
-/// bundle. Files that are not PE32+, or whose headers are not all there, are [`Located::Plain`], as are those
-/// without `.hip_fat` raw data.
+/// Reads headers, wrappers, the debug directory and, for `/123` names, a few bytes of the COFF string table;
+/// never a bundle. Files that are not PE32+, or whose headers are not all there, are [`Located::Plain`], as
+/// are those without `.hip_fat` raw data.
 ///
 /// # Errors
-/// A [`Fault`] if the file has bundles but no wrapper, a wrapper with another magic than HIPF and HIPK or with a
-/// pointer that leaves the bundles, or a layout that the loader would refuse.
+/// A [`Fault`] if the file has bundles but no wrapper, a wrapper with another magic than HIPF and HIPK or
+/// with a pointer that leaves the bundles, or a layout that the loader would refuse, or if a data directory
+/// or the entry point is in a bundle.
 pub fn locate(source: &mut dyn ReadAt) -> Result<Located<PeLayout>> {
     let Some(mut headers) = Headers::parse(source)? else { return Ok(Located::Plain) };
     resolve_long_names(source, &mut headers)?;
@@ -53,6 +54,7 @@ pub fn locate(source: &mut dyn ReadAt) -> Result<Located<PeLayout>> {
         return Ok(Located::Plain);
     }
     headers.check_layout()?;
+    references::check_headers(&headers, &bundles)?;
     let sections: Vec<BundleSection> =
         bundles.iter().map(|&index| bundle_section(&headers.sections[index])).collect();
     let wrappers = resolve_wrappers(&headers, &tables, &sections)?;

@@ -1,8 +1,8 @@
 //! PE32+ libraries and programs (DLL, EXE) with HIP code: what they are, and how they lose it.
 //!
 //! Sources: Microsoft's "PE Format" reference, the loader's own rules where the reference is silent (sections
-//! contiguous in RVA, `PointerToRawData` rounded down to 512, `SizeOfImage` at most 0x77000000), and clang's HIP
-//! code generation for the section names and the wrapper.
+//! contiguous in RVA, `PointerToRawData` rounded down to 512, `SizeOfImage` at most 0x77000000), and clang's
+//! HIP code generation for the section names and the wrapper.
 //!
 //! # The rewrite
 //! - `.hip_fat`, the bundles: header, RVA and VirtualSize stay, for the loader insists on sections without gaps;
@@ -18,9 +18,9 @@
 //! The plan is a pure function of the layout, the marker and the bytes outside the bundles.
 //!
 //! # Refusals
-//! Not PE32+ is no fat binary. A fat one is refused, naming the place, if the loader would refuse it, if its raw data
-//! overlaps or is cut short, or if anything but a wrapper points into a bundle: a base relocation, a data directory,
-//! the entry point, a debug entry, the COFF symbols.
+//! Not PE32+ is no fat binary. A fat one is refused, naming the place, if the loader would refuse it, if its
+//! raw data overlaps or is cut short, or if anything but a wrapper points into a bundle: a base relocation, a
+//! data directory, the entry point, a debug entry, the COFF symbols.
 
 mod checksum;
 mod debug;
@@ -28,13 +28,23 @@ mod headers;
 mod locate;
 mod moves;
 mod plan;
+mod references;
 mod relocations;
 mod verify;
 mod view;
 
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
 pub use locate::locate;
 pub use plan::plan;
 pub use verify::verify;
+
+use object::pe::{IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_READ};
 
 use crate::fatbin::wrapper::{BundleSection, Wrapper};
 use debug::DebugDirectory;
@@ -42,6 +52,8 @@ use headers::Headers;
 
 /// Name of the section that holds the marker; the content is the MessagePack alone, VirtualSize its length.
 const MARKER_SECTION: [u8; 8] = *b".kpackrf";
+/// Characteristics of that section: initialized data that is only read.
+const MARKER_FLAGS: u32 = IMAGE_SCN_CNT_INITIALIZED_DATA.0 | IMAGE_SCN_MEM_READ.0;
 
 /// Whether a file that starts with `prefix` may be a PE file: the DOS magic `MZ`.
 pub fn is_pe(prefix: &[u8]) -> bool {

@@ -31,8 +31,8 @@ impl Moves {
         self.inserts.push((at, length));
     }
 
-    /// Where the byte at `offset`, which stays or is the end of the file, stands in the output. For a byte of a removed range: where that
-    /// range was.
+    /// Where the byte at `offset`, which stays or is the end of the file, stands in the output. For a byte of
+    /// a removed range: where that range was.
     pub(super) fn position(&self, offset: u64) -> u64 {
         let cut: u64 = self
             .gone
@@ -45,12 +45,13 @@ impl Moves {
         offset - cut + inserted
     }
 
-    /// The new value of a field at `place` that names `length` bytes at file offset `offset`. An offset at or past the end of
-    /// the file names nothing, before and after: it stays. Bytes that go, or would be torn apart, are a [`Fault`].
+    /// The new value of a field at `place` that names `length` bytes at file offset `offset`. An offset at or
+    /// past the end of the file names nothing, before and after: it stays, or goes up to the end of a file
+    /// that has become longer. Bytes that go, or would be torn apart, are a [`Fault`].
     pub(super) fn follow(&self, offset: u32, length: u64, place: &str) -> Result<u32> {
         let start = u64::from(offset);
         if start >= self.file_len {
-            return Ok(offset);
+            return Ok(offset.max(u32::try_from(self.position(self.file_len)).unwrap_or(u32::MAX)));
         }
         let end = start.saturating_add(length.max(1)).min(self.file_len);
         if let Some((range, _)) = self.gone.iter().find(|(range, _)| range.start < end && start < range.end) {

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use object::LittleEndian as LE;
 use object::pe::{
-    IMAGE_DIRECTORY_ENTRY_SECURITY, IMAGE_SCN_CNT_CODE, IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_READ,
-    ImageDataDirectory, ImageNtHeaders64, ImageSectionHeader,
+    IMAGE_DIRECTORY_ENTRY_SECURITY, IMAGE_SCN_CNT_CODE, IMAGE_SCN_CNT_INITIALIZED_DATA, ImageDataDirectory,
+    ImageNtHeaders64, ImageSectionHeader, SectionFlags,
 };
 use object::pod;
 
 use super::headers::{DOS_HEADER_LEN, NT_HEADERS_LEN, SECTION_HEADER_LEN};
 use super::moves::Moves;
-use super::{MARKER_SECTION, PeLayout, checksum, relocations};
+use super::{MARKER_FLAGS, MARKER_SECTION, PeLayout, checksum, references, relocations};
 use crate::edit::{BinaryPlan, EditPlan, PlanBuilder};
 use crate::fatbin::wrapper::{HIPF_MAGIC, HIPK_MAGIC, WRAPPER_BINARY, WRAPPER_LEN, WRAPPER_RESERVED1};
 use crate::fault::{Fault, Result};
@@ -58,13 +58,14 @@ struct MarkerSection {
 
 /// Plans how the file that `layout` describes loses its bundles and gets `marker`, a MessagePack map.
 ///
-/// `source` is the file. Read are `.reloc`, the pointers that it names, the length of the COFF string table, and, if the file has a
-/// checksum, everything but the bundles.
+/// `source` is the file. Read are `.reloc`, the pointers that it names, the length of the COFF string table,
+/// and, if the file has a checksum, everything but the bundles.
 ///
 /// # Errors
-/// A [`Fault`] if something that is no wrapper points into a bundle, or a file offset cannot follow what it names.
+/// A [`Fault`] if something that is no wrapper points into a bundle, or a file offset cannot follow what it
+/// names.
 pub fn plan(source: &mut dyn ReadAt, layout: &PeLayout, marker: &[u8]) -> Result<BinaryPlan> {
-    check_references(layout)?;
+    references::check_debug(layout)?;
     relocations::check(source, layout)?;
     let certificate = certificate(layout)?;
     let mut moves = Moves::new(layout.headers.file_len);
@@ -86,49 +87,6 @@ pub fn plan(source: &mut dyn ReadAt, layout: &PeLayout, marker: &[u8]) -> Result
         edits = assemble(layout, marker, &section, &certificate, &header, debug.as_deref())?;
     }
     Ok(BinaryPlan { verify: verify_ranges(layout, &section, &moves, &edits), edits, notes: notes(layout) })
-}
-
-/// Fails if a data directory or the entry point lies in a bundle section.
-fn check_references(layout: &PeLayout) -> Result<()> {
-    let headers = &layout.headers;
-    let bundles = || layout.bundles.iter().map(|&index| &headers.sections[index]);
-    for (index, directory) in headers.directories.iter().enumerate() {
-        let range = directory.range();
-        if index == IMAGE_DIRECTORY_ENTRY_SECURITY || range.is_empty() {
-            continue;
-        }
-        if let Some(section) =
-            bundles().find(|section| section.rvas().start < range.end && range.start < section.rvas().end)
-        {
-            return Err(Fault::unsupported(
-                format!("data directory {index}"),
-                headers.nt_offset,
-                format!("RVAs {:#x}..{:#x} reach into {}", range.start, range.end, section.label()),
-            ));
-        }
-    }
-    let entry = u64::from(headers.nt.optional_header.address_of_entry_point.get(LE));
-    if let Some(section) = bundles().find(|section| section.rvas().contains(&entry)) {
-        return Err(Fault::unsupported(
-            "entry point",
-            headers.nt_offset,
-            format!("RVA {entry:#x} is inside {}", section.label()),
-        ));
-    }
-    for (index, entry) in layout.debug.iter().flat_map(|debug| debug.entries().enumerate()) {
-        let start = u64::from(entry.address_of_raw_data.get(LE));
-        let end = start + u64::from(entry.size_of_data.get(LE));
-        if let Some(section) =
-            bundles().find(|section| section.rvas().start < end && start < section.rvas().end)
-        {
-            return Err(Fault::unsupported(
-                format!("debug directory entry {index}"),
-                None,
-                format!("RVAs {start:#x}..{end:#x} reach into {}", section.label()),
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// The bytes of the certificate table, the only data directory that names file offsets.
@@ -246,10 +204,12 @@ fn slot_is_free(layout: &PeLayout) -> bool {
         .map(|raw| raw.start)
         .min();
     let overlaps = |start: u64, length: u64| start < slot.end && slot.start < start + length;
+    let symbols = u64::from(headers.nt.file_header.pointer_to_symbol_table.get(LE));
     headers.zeros_follow
         && headers.sections.len() < MAX_SECTIONS
         && slot.end <= headers.size_of_headers()
         && first_raw.is_none_or(|first| slot.end <= first)
+        && !slot.contains(&symbols)
         // Directories of the headers (bound imports) count from RVA 0, which is file offset 0.
         && !headers.directories.iter().any(|directory| overlaps(directory.rva.into(), directory.size.into()))
         && !layout.debug.iter().flat_map(|debug| debug.entries()).any(|entry| {
@@ -267,12 +227,7 @@ fn patched_header(
 ) -> Result<Vec<u8>> {
     let headers = &layout.headers;
     let mut block = headers.block.clone();
-    let symbols = headers.nt.file_header.pointer_to_symbol_table.get(LE);
-    let symbols = if symbols == 0 {
-        0
-    } else {
-        moves.follow(symbols, symbol_bytes(source, layout)?, "PointerToSymbolTable")?
-    };
+    let symbols = moved_symbols(source, layout, moves)?;
     let (table, rest) = block.split_at_mut(headers.table_at());
     if let Some(raw) = table.get_mut(NT_HEADERS_LEN..).and_then(|directories| {
         directories.chunks_exact_mut(size_of::<ImageDataDirectory>()).nth(IMAGE_DIRECTORY_ENTRY_SECURITY)
@@ -294,7 +249,7 @@ fn patched_header(
         header.virtual_address.set(LE, section.rva);
         header.size_of_raw_data.set(LE, section.raw_size);
         header.pointer_to_raw_data.set(LE, section.raw_offset);
-        header.characteristics.set(LE, IMAGE_SCN_CNT_INITIALIZED_DATA | IMAGE_SCN_MEM_READ);
+        header.characteristics.set(LE, SectionFlags(MARKER_FLAGS));
         block.extend_from_slice(pod::bytes_of(&header));
     }
     Ok(block)
@@ -305,11 +260,9 @@ fn patch_nt_headers(nt: &mut ImageNtHeaders64, layout: &PeLayout, section: &Mark
     let headers = &layout.headers;
     let optional = &mut nt.optional_header;
     optional.check_sum.set(LE, 0);
-    let mut marker_flags = IMAGE_SCN_CNT_INITIALIZED_DATA.0;
     optional.size_of_image.set(LE, section.size_of_image);
-    match section.site {
-        Site::New => nt.file_header.number_of_sections.set(LE, headers.sections.len() as u16 + 1),
-        Site::Bundle { index, .. } => marker_flags = headers.sections[index].flags,
+    if section.site == Site::New {
+        nt.file_header.number_of_sections.set(LE, headers.sections.len() as u16 + 1);
     }
     // Linkers add up the raw sizes by content flag; a difference of theirs stays.
     for (flag, field) in [
@@ -319,7 +272,7 @@ fn patch_nt_headers(nt: &mut ImageNtHeaders64, layout: &PeLayout, section: &Mark
         let bundles = layout.bundles.iter().map(|&index| &headers.sections[index]);
         let gone: u64 =
             bundles.filter(|bundle| bundle.flags & flag != 0).map(|bundle| u64::from(bundle.raw_size)).sum();
-        let come = if marker_flags & flag != 0 { u64::from(section.raw_size) } else { 0 };
+        let come = if MARKER_FLAGS & flag != 0 { u64::from(section.raw_size) } else { 0 };
         let size = u64::from(field.get(LE)).saturating_sub(gone).saturating_add(come);
         field.set(LE, size.min(u64::from(u32::MAX)) as u32);
     }
@@ -338,6 +291,7 @@ fn patch_section(
         let (virtual_size, raw_size, raw_offset) = match marker.site {
             Site::Bundle { index: holder, virtual_size, .. } if holder == index => {
                 header.name = MARKER_SECTION;
+                header.characteristics.set(LE, SectionFlags(MARKER_FLAGS));
                 (virtual_size, marker.raw_size, marker.raw_offset)
             }
             // VirtualSize 0 would mean SizeOfRawData, which goes.
@@ -350,10 +304,9 @@ fn patch_section(
         let place = format!("{}, PointerToRawData", section.label());
         let followed = moves.follow(section.raw_offset, u64::from(section.raw_size), &place)?;
         header.pointer_to_raw_data.set(LE, followed);
-    } else if section.raw_offset != 0 {
-        // Nothing is read from there, but tools complain about an offset past the end of the file.
-        let offset = u64::from(section.raw_offset).min(layout.headers.file_len);
-        header.pointer_to_raw_data.set(LE, u32::try_from(moves.position(offset)).unwrap_or(0));
+    } else {
+        // Nothing is read from there, and tools complain about an offset past the end of the file.
+        header.pointer_to_raw_data.set(LE, 0);
     }
     for (pointer, length, field, name) in [
         (
@@ -376,18 +329,24 @@ fn patch_section(
     Ok(())
 }
 
-/// Length of the COFF symbol table and of the string table behind it.
-fn symbol_bytes(source: &mut dyn ReadAt, layout: &PeLayout) -> Result<u64> {
+/// PointerToSymbolTable of the output. The string table stands right behind the symbols.
+fn moved_symbols(source: &mut dyn ReadAt, layout: &PeLayout, moves: &Moves) -> Result<u32> {
     let headers = &layout.headers;
-    let file = &headers.nt.file_header;
-    let symbols = SYMBOL_LEN * u64::from(file.number_of_symbols.get(LE));
-    let strings = u64::from(file.pointer_to_symbol_table.get(LE)) + symbols;
+    let pointer = headers.nt.file_header.pointer_to_symbol_table.get(LE);
+    if pointer == 0 {
+        return Ok(0);
+    }
+    let place = "PointerToSymbolTable";
+    let symbols = SYMBOL_LEN * u64::from(headers.nt.file_header.number_of_symbols.get(LE));
+    let strings = u64::from(pointer) + symbols;
+    // The length of the string table is read only where it is sure to be no bundle's.
+    let moved = moves.follow(pointer, symbols + 4, place)?;
     if strings + 4 > headers.file_len {
-        return Ok(symbols);
+        return Ok(moved);
     }
     let bytes = source.read_vec(strings, 4, "COFF string table")?;
     let length = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    Ok(symbols + u64::from(length.max(4)))
+    moves.follow(pointer, symbols + u64::from(length.max(4)), place)
 }
 
 /// All edits. `header` and `debug` are the output's bytes of these two.

@@ -1,8 +1,8 @@
 //! Base relocations: the pointers of the image. None but a wrapper's may lead into a bundle.
 //!
-//! `.reloc` is a row of blocks, one per page: `u32 page RVA`, `u32 length`, then `u16` entries with a type in the upper 4 and an
-//! offset in the lower 12 bits. The pointers are in place, so each one is read; in ascending order and in blocks, since
-//! the file may be inflated on the way.
+//! `.reloc` is a row of blocks, one per page: `u32 page RVA`, `u32 length`, then `u16` entries with a type in
+//! the upper 4 and an offset in the lower 12 bits. The pointers are in place, so each one is read; in
+//! ascending order and in blocks, since the file may be inflated on the way.
 
 use std::ops::Range;
 
@@ -19,7 +19,8 @@ use crate::fatbin::wrapper::{HIPF_MAGIC, WRAPPER_BINARY, WRAPPER_LEN};
 use crate::fault::{Fault, Result};
 use crate::source::ReadAt;
 
-/// Bytes of `.reloc` that are read at once: 8 million pointers, ten times as many as the largest libraries have.
+/// Longest `.reloc` that is understood: 8 million pointers at most, so that the list of sites stays within
+/// 32 MiB.
 const MAX_TABLE: u64 = 16 << 20;
 /// Pointers that lie this close together are read in one step.
 const STEP: u64 = 64 << 10;
@@ -36,13 +37,16 @@ struct Sites {
 }
 
 /// Fails if a relocated pointer that is no wrapper's leads into a bundle, if one stands in a bundle, or if a
-/// HIPF wrapper's pointer is not relocated in an image that has relocations.
+/// HIPF wrapper's pointer is not relocated although the image can move.
 pub(super) fn check(source: &mut dyn ReadAt, layout: &PeLayout) -> Result<()> {
     let headers = &layout.headers;
     let flags = headers.nt.file_header.characteristics.get(LE).0;
     let directory = headers.directory(IMAGE_DIRECTORY_ENTRY_BASERELOC);
-    if flags & IMAGE_FILE_RELOCS_STRIPPED.0 != 0 || directory.size == 0 {
+    if flags & IMAGE_FILE_RELOCS_STRIPPED.0 != 0 {
         return Ok(());
+    }
+    if directory.size == 0 {
+        return check_wrappers(layout, &Sites::default());
     }
     let length = u64::from(directory.size);
     if length > MAX_TABLE {
@@ -82,7 +86,7 @@ fn parse(table: &[u8], offset: u64) -> Result<Sites> {
             break; // padding that some linkers count as part of the directory
         }
         let length = length as usize;
-        if length < BLOCK_HEADER || length % 2 != 0 || length > rest.len() {
+        if length < BLOCK_HEADER || !length.is_multiple_of(2) || length > rest.len() {
             return Err(Fault::malformed(
                 "base relocations",
                 at,
@@ -148,7 +152,9 @@ fn check_wrappers(layout: &PeLayout, sites: &Sites) -> Result<()> {
             return Err(Fault::unsupported(
                 place,
                 wrapper.offset,
-                format!("its pointer at RVA {pointer:#x} has no base relocation, although the file has some"),
+                format!(
+                    "its pointer at RVA {pointer:#x} has no base relocation, although the image can move"
+                ),
             ));
         }
     }

@@ -6,13 +6,13 @@ use std::ops::Range;
 
 use object::LittleEndian as LE;
 use object::pe::{
-    IMAGE_DIRECTORY_ENTRY_SECURITY, IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_READ, ImageDebugDirectory,
+    IMAGE_DIRECTORY_ENTRY_SECURITY, IMAGE_SCN_CNT_CODE, IMAGE_SCN_CNT_INITIALIZED_DATA, ImageDebugDirectory,
 };
 use object::pod;
 
 use super::headers::{Headers, Section};
 use super::view::Place;
-use super::{MARKER_SECTION, PeLayout};
+use super::{MARKER_FLAGS, MARKER_SECTION, PeLayout};
 use crate::fatbin::wrapper::{HIPF_MAGIC, HIPK_MAGIC, WRAPPER_BINARY, WRAPPER_LEN, WRAPPER_RESERVED1};
 use crate::fault::{Fault, Result};
 use crate::source::ReadAt;
@@ -134,8 +134,13 @@ impl Check<'_> {
     /// The field at `offset`, a pointer to `pointer` before, names the same bytes now.
     fn follows(&self, place: &str, offset: u64, found: u32, pointer: u32) -> Result<()> {
         let pointer = u64::from(pointer);
-        let expected =
-            if pointer == 0 || pointer >= self.before.file_len { pointer } else { self.shift.apply(pointer) };
+        let expected = if pointer == 0 {
+            0
+        } else if pointer < self.before.file_len {
+            self.shift.apply(pointer)
+        } else {
+            pointer.max(self.after.file_len.min(u32::MAX.into()))
+        };
         equal(place, offset, u64::from(found), expected)
     }
 
@@ -160,6 +165,7 @@ impl Check<'_> {
                 .next_multiple_of(self.after.section_alignment().max(1)),
             self.after.image_end(),
         )?;
+        self.content_sizes()?;
         // The section table says whether these are right.
         expected.file_header.number_of_sections = found.file_header.number_of_sections;
         expected.file_header.pointer_to_symbol_table = found.file_header.pointer_to_symbol_table;
@@ -174,6 +180,35 @@ impl Check<'_> {
             certificate.size = 0;
         }
         equal("data directories", at, &self.after.directories, &directories)
+    }
+
+    /// SizeOfCode and SizeOfInitializedData have changed by as much as the raw data of their sections.
+    fn content_sizes(&self) -> Result<()> {
+        let sizes = |headers: &Headers| {
+            let optional = &headers.nt.optional_header;
+            [
+                (IMAGE_SCN_CNT_CODE.0, optional.size_of_code.get(LE)),
+                (IMAGE_SCN_CNT_INITIALIZED_DATA.0, optional.size_of_initialized_data.get(LE)),
+            ]
+        };
+        for ((flag, found), (_, before)) in sizes(self.after).into_iter().zip(sizes(self.before)) {
+            let raw = |headers: &Headers, only: &dyn Fn(usize) -> bool| -> u64 {
+                let sections = headers.sections.iter().enumerate();
+                let counted = sections.filter(|(index, section)| only(*index) && section.flags & flag != 0);
+                counted.map(|(_, section)| u64::from(section.raw_size)).sum()
+            };
+            let bundle = |index: usize| self.layout.bundles.contains(&index);
+            let bundle_or_new = |index: usize| bundle(index) || index >= self.before.sections.len();
+            let expected =
+                u64::from(before).saturating_sub(raw(self.before, &bundle)) + raw(self.after, &bundle_or_new);
+            equal(
+                "sizes of code and data",
+                self.before.nt_offset,
+                u64::from(found),
+                expected.min(u32::MAX.into()),
+            )?;
+        }
+        Ok(())
     }
 
     /// Every section header; returns the marker's RVA.
@@ -192,14 +227,14 @@ impl Check<'_> {
                 let length = marker.len() as u64;
                 let exact = if last { length } else { before.span().max(length) };
                 equal(&place, at, found.span(), exact)?;
+                expected.flags = MARKER_FLAGS;
             } else if self.layout.bundles.contains(&index) {
                 equal(&place, at, (found.span(), found.raw_size, found.raw_offset), (before.span(), 0, 0))?;
             } else {
                 expected.virtual_size = before.virtual_size;
                 expected.raw_size = before.raw_size;
-                if !before.raw().is_empty() {
-                    self.follows(&place, at, found.raw_offset, before.raw_offset)?;
-                }
+                let offset = if before.raw().is_empty() { 0 } else { before.raw_offset };
+                self.follows(&place, at, found.raw_offset, offset)?;
             }
             self.follows(&place, at, found.relocations, before.relocations)?;
             self.follows(&place, at, found.line_numbers, before.line_numbers)?;
@@ -216,12 +251,11 @@ impl Check<'_> {
     }
 
     fn new_section(&self, section: &Section, marker: &[u8]) -> Result<()> {
-        let flags = IMAGE_SCN_CNT_INITIALIZED_DATA | IMAGE_SCN_MEM_READ;
         let expected = Section {
             name: MARKER_SECTION.to_vec(),
             virtual_size: marker.len() as u32,
             rva: self.before.image_end() as u32,
-            flags: flags.0,
+            flags: MARKER_FLAGS,
             relocations: 0,
             relocation_count: 0,
             line_numbers: 0,
