@@ -20,6 +20,14 @@ use crate::source::ReadAt;
 /// At most this many bytes move: they are held in memory.
 const MAX_MOVED: u64 = 8 << 20;
 
+/// Once something moves, room for this many more headers is left behind the table if it costs at most [`MAX_SPARE_MOVED`].
+/// patchelf adds a header or two and makes room for them by moving the first sections of the section header
+/// table, up to one that stands elsewhere: a moved one stops it, and it would overwrite what follows the table.
+const SPARE: u64 = 12;
+
+/// At most this many bytes move for the sake of spare room alone.
+const MAX_SPARE_MOVED: u64 = 1 << 20;
+
 /// Something that moves as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Block {
@@ -100,45 +108,54 @@ fn make_way(
     may_move: bool,
 ) -> Result<Option<Vec<Block>>> {
     let table = view.segment_table();
-    let Some(wanted) = table.end.checked_add(growth).filter(|&end| end <= view.length) else {
+    let Some(needed) = table.end.checked_add(growth).filter(|&end| end <= view.length) else {
         return Ok(None);
     };
     // A table that is mapped must stay so, and must not grow into another segment.
-    let grown = table.start..wanted;
+    let grown = table.start..needed;
     let mut touched = view.loads().filter(|(_, load)| overlaps(&(load.offset..load.file_end()), &grown));
-    if touched.any(|(_, load)| load.offset > table.start || load.file_end() < wanted) {
+    if touched.any(|(_, load)| load.offset > table.start || load.file_end() < needed) {
         return Ok(None);
     }
     let mut blocks: Vec<Block> = Vec::new();
+    // Whether `blocks` free what is needed; the rest is spare.
+    let mut enough = false;
     let mut free = table.end;
     loop {
+        let spare = if blocks.is_empty() { 0 } else { SPARE * SEGMENT_LEN };
+        let wanted = needed.saturating_add(spare);
         let Some(next) = next_user(view, free) else {
-            return Ok(None);
+            break;
         };
         let gap = free..next.start().min(wanted);
         if gap.start < gap.end {
             let bytes =
                 source.read_vec(gap.start, gap.end - gap.start, "gap behind the program header table")?;
             if bytes.iter().any(|&byte| byte != 0) {
-                return Ok(None);
+                break;
             }
         }
+        if next.start() >= needed && !enough {
+            enough = true;
+        }
         if next.start() >= wanted {
-            return Ok(Some(blocks));
+            break;
         }
         let User::Section(index, _) = next else {
-            return Ok(None);
+            break;
         };
         let block = if may_move { movable(view, index) } else { None };
         let Some(block) = block.filter(|block| block.file.start == next.start()) else {
-            return Ok(None);
+            break;
         };
+        let moved: u64 = blocks.iter().chain([&block]).map(Block::len).sum();
+        if moved > if enough { MAX_SPARE_MOVED } else { MAX_MOVED } {
+            break;
+        }
         free = block.file.end;
         blocks.push(block);
-        if blocks.iter().map(Block::len).sum::<u64>() > MAX_MOVED {
-            return Ok(None);
-        }
     }
+    Ok(enough.then_some(blocks))
 }
 
 /// Who uses the first used byte at or behind some offset.
