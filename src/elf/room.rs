@@ -5,9 +5,11 @@
 //!
 //! 1. unused headers (PT_NULL);
 //! 2. the gap behind the table, if its bytes are zero and belong to nothing;
-//! 3. PT_PHDR, which a shared object does not need: only an executable's start-up code looks for it;
+//! 3. PT_PHDR, which a shared object does not need: only a program's start-up code looks for it;
 //! 4. the place of what stands directly behind the table, if that can move into the kept front of a bundle section:
-//!    notes (all of one PT_NOTE together), `.interp`, and the tables that `.dynamic` names.
+//!    notes (all of one PT_NOTE together), `.interp`, and the tables that `.dynamic` names;
+//! 5. PT_PHDR of a statically linked program. GNU ld writes none there, so that no start-up code relies on it. With
+//!    PT_INTERP, the dynamic linker takes the load bias from PT_PHDR, and it stays.
 
 use std::ops::Range;
 
@@ -19,6 +21,14 @@ use crate::source::ReadAt;
 
 /// At most this many bytes move: they are held in memory.
 const MAX_MOVED: u64 = 8 << 20;
+
+/// Once something moves, room for this many more headers is left behind the table if it costs at most [`MAX_SPARE_MOVED`].
+/// patchelf adds a header or two and makes room for them by moving the first sections of the section header
+/// table, up to one that stands elsewhere: a moved one stops it, and it would overwrite what follows the table.
+const SPARE: u64 = 12;
+
+/// At most this many bytes move for the sake of spare room alone.
+const MAX_SPARE_MOVED: u64 = 1 << 20;
 
 /// Something that moves as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,29 +77,35 @@ impl Room {
         if let Some(moved) = make_way(source, view, missing as u64 * SEGMENT_LEN, false)? {
             return Ok(Some(Self { dropped, moved }));
         }
-        let mut missing = missing;
-        if let Some(index) = needless_phdr(view) {
+        let phdr = view.segments.iter().position(|segment| segment.kind == PT_PHDR);
+        let phdr = phdr.filter(|_| view.segments.iter().all(|segment| segment.kind != PT_INTERP));
+        if let Some(index) = phdr
+            && !is_program(view)
+        {
             dropped.push(index);
-            missing -= 1;
         }
+        let missing = extra - dropped.len();
         let moved = match missing {
             0 => Some(Vec::new()),
             _ => make_way(source, view, missing as u64 * SEGMENT_LEN, may_move)?,
         };
-        Ok(moved.map(|moved| Self { dropped, moved }))
+        if let Some(moved) = moved {
+            return Ok(Some(Self { dropped, moved }));
+        }
+        match phdr.filter(|index| !dropped.contains(index)) {
+            Some(index) if missing == 1 => {
+                dropped.push(index);
+                Ok(Some(Self { dropped, moved: Vec::new() }))
+            }
+            _ => Ok(None),
+        }
     }
 }
 
-/// The PT_PHDR of a shared object. An executable's start-up code finds its load bias by PT_PHDR; a static PIE, which has no
-/// PT_INTERP, is told by DF_1_PIE.
-fn needless_phdr(view: &ElfView) -> Option<usize> {
-    let executable = view.header.kind == ET_EXEC
-        || view.segments.iter().any(|segment| segment.kind == PT_INTERP)
-        || view.dynamic.iter().any(|entry| entry.tag == DT_FLAGS_1 && entry.value & DF_1_PIE != 0);
-    if executable {
-        return None;
-    }
-    view.segments.iter().position(|segment| segment.kind == PT_PHDR)
+/// Whether a file without PT_INTERP is a program: ET_EXEC, or by DF_1_PIE a static PIE.
+fn is_program(view: &ElfView) -> bool {
+    view.header.kind == ET_EXEC
+        || view.dynamic.iter().any(|entry| entry.tag == DT_FLAGS_1 && entry.value & DF_1_PIE != 0)
 }
 
 /// What must move so that `growth` bytes behind the table are free; `None` if something there cannot.
@@ -100,45 +116,54 @@ fn make_way(
     may_move: bool,
 ) -> Result<Option<Vec<Block>>> {
     let table = view.segment_table();
-    let Some(wanted) = table.end.checked_add(growth).filter(|&end| end <= view.length) else {
+    let Some(needed) = table.end.checked_add(growth).filter(|&end| end <= view.length) else {
         return Ok(None);
     };
     // A table that is mapped must stay so, and must not grow into another segment.
-    let grown = table.start..wanted;
+    let grown = table.start..needed;
     let mut touched = view.loads().filter(|(_, load)| overlaps(&(load.offset..load.file_end()), &grown));
-    if touched.any(|(_, load)| load.offset > table.start || load.file_end() < wanted) {
+    if touched.any(|(_, load)| load.offset > table.start || load.file_end() < needed) {
         return Ok(None);
     }
     let mut blocks: Vec<Block> = Vec::new();
+    // Whether `blocks` free what is needed; the rest is spare.
+    let mut enough = false;
     let mut free = table.end;
     loop {
+        let spare = if blocks.is_empty() || view.header.kind == ET_EXEC { 0 } else { SPARE * SEGMENT_LEN };
+        let wanted = needed.saturating_add(spare);
         let Some(next) = next_user(view, free) else {
-            return Ok(None);
+            break;
         };
         let gap = free..next.start().min(wanted);
         if gap.start < gap.end {
             let bytes =
                 source.read_vec(gap.start, gap.end - gap.start, "gap behind the program header table")?;
             if bytes.iter().any(|&byte| byte != 0) {
-                return Ok(None);
+                break;
             }
         }
+        if next.start() >= needed && !enough {
+            enough = true;
+        }
         if next.start() >= wanted {
-            return Ok(Some(blocks));
+            break;
         }
         let User::Section(index, _) = next else {
-            return Ok(None);
+            break;
         };
         let block = if may_move { movable(view, index) } else { None };
         let Some(block) = block.filter(|block| block.file.start == next.start()) else {
-            return Ok(None);
+            break;
         };
+        let moved: u64 = blocks.iter().chain([&block]).map(Block::len).sum();
+        if moved > if enough { MAX_SPARE_MOVED } else { MAX_MOVED } {
+            break;
+        }
         free = block.file.end;
         blocks.push(block);
-        if blocks.iter().map(Block::len).sum::<u64>() > MAX_MOVED {
-            return Ok(None);
-        }
     }
+    Ok(enough.then_some(blocks))
 }
 
 /// Who uses the first used byte at or behind some offset.
