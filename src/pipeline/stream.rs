@@ -57,7 +57,7 @@ pub struct Streamed {
 }
 
 /// Runs the second pass.
-pub fn stream(
+pub(super) fn stream(
     input: &Input,
     plan: &SplitPlan,
     host_name: &str,

@@ -66,7 +66,7 @@ pub struct DevicePlan {
 pub struct HostPlan {
     /// Members outside `.dist-info`, in order.
     pub body: Vec<usize>,
-    /// Members of `.dist-info` that are copied, in order.
+    /// Members of `.dist-info` in order, METADATA among them, RECORD not.
     pub dist_info: Vec<usize>,
     /// METADATA.
     pub metadata: Vec<u8>,

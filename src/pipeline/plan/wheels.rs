@@ -16,9 +16,6 @@ use crate::wheel::dist_info::installed_path;
 use crate::wheel::filename::WheelFilename;
 use crate::wheel::record;
 
-/// Members of `.dist-info` that every output writes anew.
-const REWRITTEN: [&str; 2] = ["METADATA", "RECORD"];
-
 /// A database file and the bundle key of the device wheel that it moves to.
 #[derive(Debug)]
 pub struct MovedFile {
@@ -88,8 +85,8 @@ pub fn database_files(
     Ok(moved)
 }
 
-/// The members of the host wheel that are not rewritten here, in order: first those outside `.dist-info`, then
-/// those of `.dist-info`, without METADATA, RECORD and signatures.
+/// The members of the host wheel in order: first those outside `.dist-info`, then those of `.dist-info`, without
+/// RECORD, which comes last, and its signatures.
 pub fn host_order(
     input: &Input,
     identified: &Identified,
@@ -109,7 +106,7 @@ pub fn host_order(
             body.push(index);
         } else if record::SIGNATURES.iter().any(|file| identified.path(file) == name) {
             warnings.push(format!("{name}: the signature no longer holds and is left out"));
-        } else if !REWRITTEN.iter().any(|file| identified.path(file) == name) {
+        } else if name != identified.path("RECORD") {
             dist_info.push(index);
         }
     }
