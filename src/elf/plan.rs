@@ -22,7 +22,7 @@ use super::headers::*;
 use super::locate::{ElfLayout, WRAPPER_SECTION};
 use super::names::{MARKER_SECTION, Names};
 use super::relocations::Pointer;
-use super::tables::{self, Offsets};
+use super::tables::{self, Offsets, SectionTable};
 use super::view::Window;
 use crate::edit::{BinaryPlan, PlanBuilder};
 use crate::fatbin::wrapper::{HIPF_MAGIC, HIPK_MAGIC, WRAPPER_BINARY, WRAPPER_RESERVED1};
@@ -59,7 +59,11 @@ pub fn plan(source: &mut dyn ReadAt, layout: &ElfLayout, marker: &[u8]) -> Resul
     let sections = tables::sections(layout, &arrangement, &offsets, &names, marker_len);
     let mut header = view.header.clone();
     header.segments_at = offsets.all.map(header.segments_at);
-    header.sections_at = offsets.all.map(header.sections_at);
+    let section_table = SectionTable::place(view, &offsets);
+    header.sections_at = match section_table {
+        SectionTable::InPlace => offsets.all.map(header.sections_at),
+        SectionTable::AtEnd { at, .. } => at,
+    };
     header.segment_count =
         u16::try_from(segments.len()).ok().filter(|&count| count < PN_XNUM).ok_or_else(|| {
             Fault::unsupported("program header table", view.header.segments_at, "the table is full")
@@ -76,17 +80,23 @@ pub fn plan(source: &mut dyn ReadAt, layout: &ElfLayout, marker: &[u8]) -> Resul
     edits.zero(table_end..vacated.max(table_end));
     verify.push(header.segments_at..header.segments_at + table.len() as u64);
 
-    let raw: Vec<_> = sections.iter().map(Section::to_raw).collect();
-    let table = pod::bytes_of_slice(&raw);
-    edits.replace(view.header.sections_at, table);
-    verify.push(header.sections_at..header.sections_at + table.len() as u64);
-
     for (at, bytes) in &names.inserts {
         edits.insert(*at, bytes.clone());
     }
     for drop in &names.drops {
         edits.drop(drop.clone());
     }
+    let raw: Vec<_> = sections.iter().map(Section::to_raw).collect();
+    let table = pod::bytes_of_slice(&raw);
+    match section_table {
+        SectionTable::InPlace => edits.replace(view.header.sections_at, table),
+        SectionTable::AtEnd { padding, .. } => {
+            let padding = usize::try_from(padding).unwrap_or(0);
+            edits.insert(view.length, [vec![0; padding].as_slice(), table].concat())
+        }
+    };
+    verify.push(header.sections_at..header.sections_at + table.len() as u64);
+
     let table = &sections[view.names];
     let name_at = table.offset + u64::from(names.name);
     verify.push(name_at..table.offset + names.size);

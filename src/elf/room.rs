@@ -4,7 +4,7 @@
 //! AT_PHDR to be load bias + e_phoff. So room is found, in this order, in
 //!
 //! 1. unused headers (PT_NULL);
-//! 2. the gap behind the table, if its bytes are zero and belong to nothing;
+//! 2. the gap behind the table, if it belongs to nothing and holds padding;
 //! 3. PT_PHDR, which a shared object does not need: only a program's start-up code looks for it;
 //! 4. the place of what stands directly behind the table, if that can move into the kept front of a bundle section:
 //!    notes (all of one PT_NOTE together), `.interp`, and the tables that `.dynamic` names;
@@ -29,6 +29,9 @@ const SPARE: u64 = 12;
 
 /// At most this many bytes move for the sake of spare room alone.
 const MAX_SPARE_MOVED: u64 = 1 << 20;
+
+/// What a gap may hold to count as unused: padding, and what patchelf writes where a section was.
+const UNUSED: [u8; 2] = [0, b'X'];
 
 /// Something that moves as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +142,7 @@ fn make_way(
         if gap.start < gap.end {
             let bytes =
                 source.read_vec(gap.start, gap.end - gap.start, "gap behind the program header table")?;
-            if bytes.iter().any(|&byte| byte != 0) {
+            if bytes.iter().any(|byte| !UNUSED.contains(byte)) {
                 break;
             }
         }

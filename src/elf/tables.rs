@@ -2,7 +2,7 @@
 
 use super::arrange::Arrangement;
 use super::headers::*;
-use super::holes::{Hole, Shifts};
+use super::holes::{Hole, Shifts, overlaps};
 use super::locate::ElfLayout;
 use super::names::Names;
 use super::view::ElfView;
@@ -17,6 +17,33 @@ pub(super) struct Offsets {
 impl Offsets {
     fn of(&self, offset: u64, file_size: u64) -> u64 {
         if file_size > 0 { self.all.map(offset) } else { self.cuts.map(offset) }
+    }
+}
+
+/// Where the section header table goes.
+pub(super) enum SectionTable {
+    /// It is replaced where it stands.
+    InPlace,
+    /// patchelf can leave it inside a PT_LOAD. What is mapped must not change, so that a new table is written behind
+    /// the last byte of the file, with this much padding before it.
+    AtEnd {
+        /// Bytes of padding that align it.
+        padding: u64,
+        /// Its offset in the output.
+        at: u64,
+    },
+}
+
+impl SectionTable {
+    pub(super) fn place(view: &ElfView, offsets: &Offsets) -> Self {
+        let table = view.section_table();
+        let mut loads = view.loads().map(|(_, load)| load).filter(|load| load.file_size > 0);
+        if !loads.any(|load| overlaps(&(load.offset..load.file_end()), &table)) {
+            return Self::InPlace;
+        }
+        let end = offsets.all.map(view.length);
+        let at = end.next_multiple_of(8);
+        Self::AtEnd { padding: at - end, at }
     }
 }
 
