@@ -10,7 +10,11 @@ use crate::fault::{Fault, FaultKind};
 ///
 /// Displays as one or two lines: where (wheel, member, place, offset), what was found and expected, and what to do.
 #[derive(Debug)]
-pub struct Error {
+pub struct Error(Box<Parts>);
+
+/// Boxed, so that results stay small.
+#[derive(Debug)]
+struct Parts {
     kind: ErrorKind,
     wheel: Option<PathBuf>,
     member: Option<String>,
@@ -66,37 +70,37 @@ impl Error {
     /// Names the member of the wheel, unless one is named already.
     #[must_use]
     pub fn in_member(mut self, member: &str) -> Self {
-        self.member.get_or_insert_with(|| member.to_owned());
+        self.0.member.get_or_insert_with(|| member.to_owned());
         self
     }
 
     /// Names the wheel, unless one is named already.
     #[must_use]
     pub fn in_wheel(mut self, wheel: &Path) -> Self {
-        self.wheel.get_or_insert_with(|| wheel.to_owned());
+        self.0.wheel.get_or_insert_with(|| wheel.to_owned());
         self
     }
 
     /// Says what to do about it, unless that is said already.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint.get_or_insert_with(|| hint.into());
+        self.0.hint.get_or_insert_with(|| hint.into());
         self
     }
 
     /// The kind of failure.
     pub fn kind(&self) -> &ErrorKind {
-        &self.kind
+        &self.0.kind
     }
 
     /// The member of the wheel that the failure is about, if it is about one.
     pub fn member(&self) -> Option<&str> {
-        self.member.as_deref()
+        self.0.member.as_deref()
     }
 
     /// What the user can do about it.
     pub fn hint(&self) -> Option<&str> {
-        self.hint.as_deref().or(match &self.kind {
+        self.0.hint.as_deref().or(match &self.0.kind {
             ErrorKind::Input(fault) => Some(match fault.kind {
                 FaultKind::Malformed => "the file is damaged or was made wrongly; build or download it again",
                 FaultKind::Unsupported => {
@@ -117,7 +121,7 @@ impl Error {
 
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
-        Self { kind, wheel: None, member: None, hint: None }
+        Self(Box::new(Parts { kind, wheel: None, member: None, hint: None }))
     }
 }
 
@@ -129,13 +133,13 @@ impl From<Fault> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(wheel) = &self.wheel {
+        if let Some(wheel) = &self.0.wheel {
             write!(f, "{}: ", wheel.display())?;
         }
-        if let Some(member) = &self.member {
+        if let Some(member) = &self.0.member {
             write!(f, "{}: ", member.escape_debug())?;
         }
-        write!(f, "{}", self.kind)?;
+        write!(f, "{}", self.0.kind)?;
         if let Some(hint) = self.hint() {
             write!(f, "\nhint: {hint}")?;
         }
@@ -145,6 +149,6 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.kind)
+        Some(&self.0.kind)
     }
 }

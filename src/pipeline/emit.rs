@@ -127,7 +127,7 @@ pub fn archives(frames: &Receiver<Compressed>, cuts: &[Cut], writers: &mut [Kpac
             let mut ended = false;
             for Compressed { cut, bytes, more, grant } in parts {
                 for &archive in &cuts[cut].archives {
-                    writers[archive].write(cut, cuts[cut].len(), &bytes, more)?;
+                    writers[archive].write(cut, cuts[cut].size(), &bytes, more)?;
                 }
                 drop((bytes, grant));
                 ended = !more;

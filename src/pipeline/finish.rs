@@ -53,6 +53,9 @@ pub fn time_of_new_members(input: &Input, options: &SplitOptions) -> (u16, u16) 
     }
 }
 
+/// A device wheel to be finished, with its archives.
+type DeviceWork<'a> = (Sink, &'a DevicePlan, Vec<(usize, KpackWriter)>);
+
 /// A wheel on its way to its name, with the rows of its RECORD so far.
 struct OpenWheel<'a> {
     sink: Sink,
@@ -86,7 +89,7 @@ impl Finisher<'_> {
         let filled = self.fill(&mut writers)?;
         let mut writers: Vec<Option<KpackWriter>> = writers.into_iter().map(Some).collect();
         // One piece of work per wheel; the largest archives first.
-        let mut work: Vec<(Sink, &DevicePlan, Vec<(usize, KpackWriter)>)> = Vec::new();
+        let mut work: Vec<DeviceWork<'_>> = Vec::new();
         for (sink, device) in devices.into_iter().zip(&self.plan.devices) {
             let own =
                 device.archives.iter().filter_map(|&index| Some((index, writers[index].take()?))).collect();
@@ -281,7 +284,7 @@ impl Finisher<'_> {
             };
             let ordinal = writer.ordinal(cut).or_else(|| filled.get(&(index, cut)).copied());
             let ordinal = ordinal.ok_or_else(super::cancel::stopped)?;
-            toc.add(number, kernel.index, entry.target, ordinal, self.plan.archives.cuts[cut].len())?;
+            toc.add(number, kernel.index, entry.target, ordinal, self.plan.archives.cuts[cut].size())?;
         }
         Ok(toc)
     }

@@ -22,7 +22,7 @@ pub struct Cut {
 
 impl Cut {
     /// Length in bytes.
-    pub fn len(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.range.end - self.range.start
     }
 }

@@ -22,6 +22,12 @@ use crate::io::{Input, Member, StreamReader};
 /// it, 32 KiB, must be small against it, and a worker's cache must hold it.
 pub const BLOCK: usize = 256 << 10;
 
+/// Re-parses the captured ranges of a rewritten binary.
+pub type Check<'plan> = Box<dyn Fn(&mut Capture) -> crate::fault::Result<()> + Send + 'plan>;
+
+/// The compressed bundle that is being handed over: the bytes of the member that are left, and where they go.
+type Handover = (Range<u64>, Sender<(Vec<u8>, Grant)>);
+
 /// A fat binary's part in the second pass.
 pub struct FatStream<'plan> {
     /// What becomes of its bytes.
@@ -31,7 +37,7 @@ pub struct FatStream<'plan> {
     /// Output ranges to capture, and what to do with them in the end.
     pub verify: Vec<Range<u64>>,
     /// Re-parses the captured output.
-    pub check: Box<dyn Fn(&mut Capture) -> crate::fault::Result<()> + Send + 'plan>,
+    pub check: Check<'plan>,
 }
 
 /// What happens to one member of the host wheel.
@@ -97,7 +103,7 @@ impl Rewriter<'_, '_> {
         let mut capture = Capture::new(fat.edits.output_len(), fat.verify.clone());
         let mut blocks = Blocks::new(&self.budget)?;
         let mut extents = fat.extents.iter().peekable();
-        let mut payload: Option<(Range<u64>, Sender<(Vec<u8>, Grant)>)> = None;
+        let mut payload: Option<Handover> = None;
         let mut position = 0u64;
         let input = self.input;
         self.cutter.expect(fat.extents.iter().filter_map(|extent| match extent {

@@ -105,7 +105,7 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
     }
 
     fn start(&mut self, cut: CutIndex) -> Result<Open> {
-        let size = self.output.cuts[cut].len();
+        let size = self.output.cuts[cut].size();
         if size <= SMALL {
             let size = size as usize;
             return Ok(Open::Small { grant: self.budget.acquire(size)?, bytes: Vec::with_capacity(size) });

@@ -6,7 +6,6 @@
 //! Refused: encryption, methods other than stored and deflated, several disks, members that overlap or leave the
 //! archive, names that an installer must not follow (absolute, `..`, NUL), bytes before the first record.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use rc_zip::parse::{
@@ -150,7 +149,7 @@ fn find_directory(bytes: &[u8]) -> Result<Directory> {
             "the archive spans several disks",
         ));
     }
-    directory.range.end = directory.range.start.checked_add(size).unwrap_or(u64::MAX);
+    directory.range.end = directory.range.start.saturating_add(size);
     if directory.range.end != stop {
         return Err(Fault::malformed(
             "end of central directory record",
@@ -258,7 +257,7 @@ fn entry(
         ));
     }
     let start = header_offset + LOCAL_HEADER + local.name.len() as u64 + local.extra.len() as u64;
-    let data = start..start.checked_add(compressed).unwrap_or(u64::MAX);
+    let data = start..start.saturating_add(compressed);
     if data.end > directory_start {
         return Err(Fault::malformed(
             place(),
@@ -310,7 +309,7 @@ fn method(raw: RawMethod) -> Option<Method> {
 }
 
 /// The name with `/` as separator, if an installer may follow it.
-fn member_name(raw: &Cow<'_, [u8]>, at: u64) -> Result<String> {
+fn member_name(raw: &[u8], at: u64) -> Result<String> {
     let name = std::str::from_utf8(raw).map_err(|_| {
         Fault::unsupported(
             "central header",

@@ -134,7 +134,7 @@ pub fn dos_time(unix_seconds: i64) -> (u16, u16) {
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     // All in range by the clamp above.
     let date = ((year - 1980) << 9 | month << 5 | day) as u16;
-    let time = ((of_day / 3600) << 11 | (of_day / 60 % 60) << 5 | (of_day % 60) / 2) as u16;
+    let time = ((of_day / 3600) << 11 | (of_day / 60 % 60) << 5 | ((of_day % 60) / 2)) as u16;
     (date, time)
 }
 

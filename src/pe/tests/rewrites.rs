@@ -34,7 +34,7 @@ fn the_layout_says_what_the_file_holds() {
     let (rvas, offsets) = (image.rvas(), image.raw_offsets());
     assert_eq!(layout.machine, X64);
     assert_eq!(layout.sections.len(), 1);
-    assert_eq!(layout.sections[0].address, rvas[index].into());
+    assert_eq!(layout.sections[0].address, u64::from(rvas[index]));
     let start = u64::from(offsets[index]);
     assert_eq!(layout.sections[0].range, start..start + 0x5e71);
     let targets: Vec<u64> = layout.wrappers.iter().map(|wrapper| wrapper.target).collect();

@@ -306,7 +306,7 @@ fn bound_sizes(result: &mut Archives, binaries: &[Binary]) {
                 .fills
                 .iter()
                 .filter_map(|fill| result.cuts.get(fill.0))
-                .map(|cut| frame(cut.len()))
+                .map(|cut| frame(cut.size()))
                 .sum();
             format::HEADER_LEN + 4096 + entries + fills
         })
@@ -316,7 +316,7 @@ fn bound_sizes(result: &mut Archives, binaries: &[Binary]) {
     }
     for cut in &result.cuts {
         for &archive in &cut.archives {
-            result.archives[archive].at_most += frame(cut.len());
+            result.archives[archive].at_most += frame(cut.size());
         }
     }
 }
