@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::pipeline::compress::Scheme;
+use crate::pipeline::stats::Timing;
 use crate::wheel::variant;
 
 /// The options of one split. [`SplitOptions::new`] gives the defaults.
@@ -48,6 +49,8 @@ pub struct SplitOptions {
     pub replace_input: bool,
     /// Worker threads, at least 1.
     pub jobs: usize,
+    /// Peak resident set to aim for, in bytes. `None`: 96 MiB and 32 MiB per job. Less is slower, with the same outputs.
+    pub memory_limit: Option<u64>,
     /// Wait until the outputs are on the disk before they get their names.
     pub durable: bool,
     /// Time of new members in seconds since 1970 (SOURCE_DATE_EPOCH). `None`: the newest time in the input.
@@ -81,6 +84,7 @@ impl SplitOptions {
             verify_record: true,
             replace_input: false,
             jobs: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_limit: None,
             durable: true,
             source_date_epoch: None,
             interrupt: None,
@@ -153,6 +157,8 @@ pub struct SplitReport {
     pub warnings: Vec<String>,
     /// Whether the input was a host wheel already, and was copied.
     pub already_split: bool,
+    /// Where the time went, by stage.
+    pub timings: Vec<Timing>,
 }
 
 /// One output.

@@ -57,6 +57,10 @@ pub(super) struct Split {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: Option<u16>,
 
+    /// Peak memory to aim for, such as 128M or 1G [default: 96M + 32M per job]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory_limit: Option<u64>,
+
     /// How code objects are stored
     #[arg(long, value_enum, default_value_t = Compression::Zstd)]
     compression: Compression,
@@ -129,6 +133,14 @@ pub(super) struct Split {
     #[arg(long)]
     no_sync: bool,
 
+    /// Print the result as JSON (documented in the README) instead of the table
+    #[arg(long, conflicts_with = "quiet")]
+    pub(super) json: bool,
+
+    /// Show where the time went, by stage
+    #[arg(long)]
+    pub(super) timings: bool,
+
     /// Say more
     #[arg(short, long, conflicts_with = "quiet")]
     pub(super) verbose: bool,
@@ -144,6 +156,20 @@ pub(super) struct Split {
     /// Accepted for the Python tool's sake; no other program is run
     #[arg(long, value_name = "PATH", hide = true)]
     clang_offload_bundler: Option<PathBuf>,
+}
+
+/// Parses `128M`, `1G`, `100000000`: units of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        unit => return Err(format!("unknown unit {unit:?}, expected K, M or G")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is no size, expected such as 128M"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -229,6 +255,7 @@ impl Split {
         }
         options.replace_input = self.replace_input;
         options.durable = !self.no_sync;
+        options.memory_limit = self.memory_limit;
         if let Some(jobs) = self.jobs {
             options.jobs = usize::from(jobs);
         }
@@ -272,6 +299,16 @@ mod tests {
         assert_eq!(options.device_requires_dist, ["rocm-sdk-device-@GFXARCH@ == 7.14", "other"]);
         assert_eq!(options.databases, ["torch-fat"]);
         assert_eq!((options.jobs, options.scheme), (4, Scheme::Zstd(5)));
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("128M"), Ok(128 << 20));
+        assert_eq!(size("1GiB"), Ok(1 << 30));
+        assert_eq!(size("77"), Ok(77));
+        for wrong in ["", "M", "1T", "-1", "99999999999G", "1.5G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

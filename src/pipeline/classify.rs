@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256, Sha384, Sha512};
 use super::cancel::{Cancel, cause, hung_up};
 use super::identify::Identified;
 use super::meter::Meter;
+use super::stats::Stats;
 use super::unbundle::join;
 use crate::elf::{self, ElfLayout};
 use crate::error::{Error, Result};
@@ -105,6 +106,7 @@ pub fn classify(
     options: &SplitOptions,
     cancel: &Cancel,
     meter: &Meter,
+    stats: &Stats,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Classified>> {
     let members = input.members();
@@ -121,17 +123,19 @@ pub fn classify(
     let errors: Mutex<Vec<(usize, Error)>> = Mutex::new(Vec::new());
     let work = || -> Result<()> {
         let mut reader = StreamReader::new()?;
+        let mut lap = stats.classify.lap();
         while let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             cancel.check()?;
             if index > failed.load(Ordering::Relaxed) {
                 continue;
             }
             let row = identified.record.as_ref().map(|record| record.get(&members[index].name));
-            let pass = FirstPass { input, member: &members[index], interval, cancel, meter };
+            let pass = FirstPass { input, member: &members[index], interval, cancel, meter, stats };
             let classified = pass.run(&mut reader).and_then(|(sha256, kind)| {
                 let warning = pass.compare(row, identified, &sha256, options.verify_record)?;
                 Ok(Classified { sha256, kind, warning })
             });
+            lap.worked(members[index].size);
             match classified {
                 Ok(classified) => lock(&results)[index] = Some(classified),
                 Err(error) => {
@@ -169,6 +173,7 @@ struct FirstPass<'a> {
     interval: u64,
     cancel: &'a Cancel,
     meter: &'a Meter,
+    stats: &'a Stats,
 }
 
 impl FirstPass<'_> {
@@ -224,8 +229,11 @@ impl FirstPass<'_> {
             let (empty, to_fill) = bounded::<Vec<u8>>(HASH_QUEUE + 2);
             let hasher = scope.spawn(move || {
                 let mut sha256 = Sha256::new();
+                let mut lap = self.stats.hash.lap();
                 for buffer in to_hash {
+                    lap.waited();
                     sha256.update(&buffer);
+                    lap.worked(buffer.len() as u64);
                     // The reader may be done and gone.
                     let _ = empty.try_send(buffer);
                 }

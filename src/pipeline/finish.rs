@@ -151,6 +151,7 @@ impl Finisher<'_> {
             devices,
             split_binaries: self.plan.binaries.iter().map(|binary| name(binary.member)).collect(),
             warnings: Vec::new(),
+            timings: Vec::new(),
             already_split: self.plan.binaries.is_empty(),
         };
         Ok((pending, report))

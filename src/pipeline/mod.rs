@@ -25,10 +25,12 @@ pub mod emit;
 pub mod finish;
 pub mod identify;
 pub mod item;
+pub mod limits;
 pub mod meter;
 pub mod plan;
 pub mod rewrite;
 pub mod sink;
+pub mod stats;
 pub mod unbundle;
 
 use std::path::{Path, PathBuf};
@@ -38,6 +40,7 @@ use std::{fs, io};
 use cancel::Cancel;
 use finish::Finisher;
 use meter::Meter;
+use stats::Stats;
 
 use crate::error::{Error, Result};
 use crate::io::Input;
@@ -52,6 +55,7 @@ pub fn split(options: &SplitOptions) -> Result<SplitReport> {
     let cancel = Arc::new(Cancel::new(options.interrupt.clone()));
     let input = Input::open(&options.input).map_err(in_wheel)?;
     let mut warnings = Vec::new();
+    let stats = Stats::default();
     let mut run = || -> Result<SplitReport> {
         let mut identified = identify::identify(&input)?;
         warnings.append(&mut identified.warnings);
@@ -62,10 +66,13 @@ pub fn split(options: &SplitOptions) -> Result<SplitReport> {
             options.progress.clone(),
         );
         let mut classified =
-            classify::classify(&input, &identified, options, &cancel, &meter, &mut warnings)?;
+            classify::classify(&input, &identified, options, &cancel, &meter, &stats, &mut warnings)?;
+        let mut lap = stats.plan.lap();
         let plan = plan::plan(&input, &identified, &mut classified, options, &cancel, &mut warnings)?;
+        lap.worked(0);
         let created = OutputDirectory::prepare(&options.output_dir)?;
-        let streamed = stream::stream(&input, &plan, &host_name, options, &cancel, &meter)?;
+        let streamed = stream::stream(&input, &plan, &host_name, options, &cancel, &meter, &stats)?;
+        let mut lap = stats.finish.lap();
         let finisher = Finisher {
             input: &input,
             identified: &identified,
@@ -75,6 +82,7 @@ pub fn split(options: &SplitOptions) -> Result<SplitReport> {
             cancel: &cancel,
         };
         let (mut pending, report) = finisher.finish(streamed)?;
+        lap.worked(0);
         input.verify_unchanged()?;
         cancel.check()?;
         commit(&mut pending)?;
@@ -83,6 +91,7 @@ pub fn split(options: &SplitOptions) -> Result<SplitReport> {
     };
     let mut report = run().map_err(in_wheel)?;
     report.warnings = warnings;
+    report.timings = stats.timings();
     Ok(report)
 }
 
