@@ -11,8 +11,10 @@ use crate::wheel::variant;
 /// The options of one split. [`SplitOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]
 pub struct SplitOptions {
-    /// The wheel, or the directory that it was unpacked into.
+    /// The wheel, or the directory that it was unpacked into; `-` for standard input.
     pub input: PathBuf,
+    /// Where a pipe is spooled. A redirected file is not.
+    pub spool: SpoolTo,
     /// Where the outputs go; made if it does not exist.
     pub output_dir: PathBuf,
     /// Directory of the wheel that `.kpack/` is placed in. `None`: the one top-level directory with fat binaries.
@@ -66,6 +68,7 @@ impl SplitOptions {
     pub fn new(input: impl Into<PathBuf>, output_dir: impl Into<PathBuf>) -> Self {
         Self {
             input: input.into(),
+            spool: SpoolTo::OutputDir,
             output_dir: output_dir.into(),
             overlay_root: None,
             device_package_prefix: None,
@@ -91,6 +94,17 @@ impl SplitOptions {
             progress: None,
         }
     }
+}
+
+/// Where bytes from a pipe are kept until they have been read twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpoolTo {
+    /// In a file without a name in the output directory.
+    OutputDir,
+    /// In memory.
+    Memory,
+    /// In a file without a name in another directory.
+    Directory(PathBuf),
 }
 
 /// The form of the outputs.

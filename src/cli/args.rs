@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::error::{Error, Result};
-use crate::options::{KpackLayout, OutputFormat, SplitOptions, UnknownArch, VariantOptions};
+use crate::options::{KpackLayout, OutputFormat, SplitOptions, SpoolTo, UnknownArch, VariantOptions};
 use crate::pipeline::compress::Scheme;
 use crate::wheel::variant::{self, Format};
 
@@ -29,7 +29,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 bad or unsupported input (also: 
 
 #[derive(Debug, Args)]
 pub(super) struct Split {
-    /// The wheel, or the directory that it was unpacked into
+    /// The wheel, the directory that it was unpacked into, or - for standard input
     #[arg(value_name = "INPUT", required_unless_present = "input_option", conflicts_with = "input_option")]
     input: Option<PathBuf>,
 
@@ -141,6 +141,10 @@ pub(super) struct Split {
     #[arg(long)]
     pub(super) timings: bool,
 
+    /// Where a wheel from a pipe is kept while it is split: output-dir, memory, or a directory
+    #[arg(long, value_name = "WHERE", default_value = "output-dir")]
+    spool: String,
+
     /// Say more
     #[arg(short, long, conflicts_with = "quiet")]
     pub(super) verbose: bool,
@@ -214,6 +218,11 @@ impl Split {
     pub(super) fn resolve(self) -> Result<SplitOptions> {
         let input = self.input.or(self.input_option).ok_or_else(|| Error::usage("no input"))?;
         let mut options = SplitOptions::new(input, self.output_dir);
+        options.spool = match self.spool.as_str() {
+            "output-dir" => SpoolTo::OutputDir,
+            "memory" => SpoolTo::Memory,
+            directory => SpoolTo::Directory(directory.into()),
+        };
         options.overlay_root = self.overlay_root;
         options.device_package_prefix = self.device_package_prefix;
         options.device_requires_dist = self.device_requires_dist;

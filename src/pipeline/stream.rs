@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crossbeam_channel::{bounded, unbounded};
 
+use super::Context;
 use super::archive::KpackWriter;
 use super::budget::Budget;
-use super::cancel::{Cancel, cause, stopped};
+use super::cancel::{cause, stopped};
 use super::classify::Layout;
 use super::compress::{self, Scheme};
 use super::deflates;
@@ -20,7 +21,6 @@ use super::plan::wheels::output_name;
 use super::plan::{DevicePlan, SplitPlan};
 use super::rewrite::{FatStream, HostMember, Rewriter};
 use super::sink::{Region, Sink};
-use super::stats::Stats;
 use super::unbundle::{self, Cutter, Output, join};
 use crate::error::Result;
 use crate::io::Input;
@@ -44,14 +44,13 @@ pub struct Streamed {
 
 /// Runs the second pass.
 pub(super) fn stream(
+    context: &Context<'_>,
     input: &Input,
     plan: &SplitPlan,
     host_name: &str,
-    options: &SplitOptions,
-    cancel: &Arc<Cancel>,
     meter: &Meter,
-    stats: &Stats,
 ) -> Result<Streamed> {
+    let options = context.options;
     let when = super::finish::time_of_new_members(input, options);
     let open = |name: &str| match options.output_format {
         OutputFormat::Wheel => Sink::archive(&options.output_dir, name),
@@ -84,7 +83,7 @@ pub(super) fn stream(
         };
         writers.push(KpackWriter::new(archive.path.clone(), region, scheme));
     }
-    let stage = SecondPass { input, plan, options, cancel, meter, stats };
+    let stage = SecondPass { context, input, plan, meter };
     let hashed = stage.run(&mut hosts, &mut writers)?;
     Ok(Streamed { hosts, devices, writers, hashed })
 }
@@ -109,17 +108,16 @@ fn in_scratch(options: &SplitOptions) -> Result<File> {
 }
 
 struct SecondPass<'a> {
+    context: &'a Context<'a>,
     input: &'a Input,
     plan: &'a SplitPlan,
-    options: &'a SplitOptions,
-    cancel: &'a Arc<Cancel>,
     meter: &'a Meter,
-    stats: &'a Stats,
 }
 
 impl SecondPass<'_> {
     fn run(&self, hosts: &mut [Sink], writers: &mut [KpackWriter]) -> Result<Vec<Hashed>> {
-        let Self { input, plan, options, cancel, meter, stats } = *self;
+        let Self { input, plan, meter, .. } = *self;
+        let Context { options, cancel, stats } = *self.context;
         let memory = options.memory_limit.unwrap_or_else(|| Limits::default_memory(options.jobs));
         let limits = Limits::new(options.jobs, memory);
         let budget = |capacity| Budget::new(capacity, Arc::clone(cancel));
