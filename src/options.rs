@@ -13,6 +13,8 @@ use crate::wheel::variant;
 pub struct SplitOptions {
     /// The wheel, or the directory that it was unpacked into; `-` for standard input.
     pub input: PathBuf,
+    /// The wheel's file name, for a pipe: its tags need not be those in its WHEEL file. `None`: as `.dist-info` has it.
+    pub input_name: Option<String>,
     /// Where a pipe is spooled. A redirected file is not.
     pub spool: SpoolTo,
     /// Where the outputs go; made if it does not exist.
@@ -68,6 +70,7 @@ impl SplitOptions {
     pub fn new(input: impl Into<PathBuf>, output_dir: impl Into<PathBuf>) -> Self {
         Self {
             input: input.into(),
+            input_name: None,
             spool: SpoolTo::OutputDir,
             output_dir: output_dir.into(),
             overlay_root: None,

@@ -33,6 +33,10 @@ pub(super) struct Split {
     #[arg(value_name = "INPUT", required_unless_present = "input_option", conflicts_with = "input_option")]
     input: Option<PathBuf>,
 
+    /// The wheel's file name, for a pipe [default: as its .dist-info has it]
+    #[arg(long, value_name = "NAME.whl")]
+    input_name: Option<String>,
+
     /// The same as INPUT
     #[arg(long = "input", value_name = "PATH", hide = true)]
     input_option: Option<PathBuf>,
@@ -223,6 +227,7 @@ impl Split {
             "memory" => SpoolTo::Memory,
             directory => SpoolTo::Directory(directory.into()),
         };
+        options.input_name = self.input_name;
         options.overlay_root = self.overlay_root;
         options.device_package_prefix = self.device_package_prefix;
         options.device_requires_dist = self.device_requires_dist;

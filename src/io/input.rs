@@ -97,7 +97,10 @@ impl Input {
             let file = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
             let mut file = fs::File::from(file);
             if file.metadata().map_err(failed)?.is_file() && file.stream_position().map_err(failed)? == 0 {
-                return Self::of_map(Path::new("-"), Map::of(file).map_err(failed)?).map(Some);
+                // Its name, where the system tells it; a deleted file's is of no use.
+                let path = fs::read_link("/proc/self/fd/0").ok().filter(|path| path.exists());
+                let path = path.unwrap_or_else(|| PathBuf::from("-"));
+                return Self::of_map(&path, Map::of(file).map_err(failed)?).map(Some);
             }
         }
         let _ = failed;

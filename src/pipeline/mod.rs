@@ -79,7 +79,7 @@ fn run(context: &Context<'_>, warnings: &mut Vec<String>) -> Result<SplitReport>
     let Context { options, cancel, stats } = *context;
     let output_directory = OutputDirectory::new(&options.output_dir);
     let (input, received) = open(context, &output_directory)?;
-    let mut identified = identify::identify(&input)?;
+    let mut identified = identify::identify(&input, options.input_name.as_deref())?;
     warnings.append(&mut identified.warnings);
     let host_name = plan::wheels::output_name(&identified.filename, options.output_format);
     protect_input(&input, &options.output_dir.join(&host_name), options)?;
