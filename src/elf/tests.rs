@@ -629,11 +629,11 @@ proptest! {
                 file[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
             }
         }
-        if let Ok(Located::Fat(layout)) = located(&file) {
-            if let Ok(plan) = plan(&mut file.as_slice(), &layout, MARKER) {
-                // What is planned is also kept.
-                verify(&mut Planned::new(&plan.edits, file.as_slice()), &layout, MARKER, &plan).unwrap();
-            }
+        if let Ok(Located::Fat(layout)) = located(&file)
+            && let Ok(plan) = plan(&mut file.as_slice(), &layout, MARKER)
+        {
+            // What is planned is also kept.
+            verify(&mut Planned::new(&plan.edits, file.as_slice()), &layout, MARKER, &plan).unwrap();
         }
     }
 }

@@ -89,6 +89,7 @@ pub fn plan(
     input: &Input,
     identified: &Identified,
     classified: &mut [Classified],
+    keep_checkpoints: bool,
     warnings: &mut Vec<String>,
 ) -> Result<SplitPlan> {
     let options = context.options;
@@ -106,7 +107,8 @@ pub fn plan(
     let any_split = classified.iter().any(|classified| matches!(classified.kind, Kind::AlreadySplit));
     let binaries = match &root {
         Some(root) => {
-            let choice = binaries::Choice { input, root, group: &group, table: &table, context };
+            let choice =
+                binaries::Choice { input, root, group: &group, table: &table, keep_checkpoints, context };
             choice.choose(classified, warnings)?
         }
         None => Vec::new(),
