@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::bundle_builder::{CCOB_KINDS, ccob};
+use crate::support::bundle_builder::{BundleBuilder, CCOB_KINDS, ccob};
 use crate::support::elf_builder::{FatElf, bundle, noise};
 use crate::support::kpack_reader::{Kpack, accepted, newer_loader, shipped_loader};
 use crate::support::run::{Split, demo_windows, refuse, split, split_built};
@@ -311,4 +311,17 @@ fn many_units_in_the_order_of_their_wrappers() {
     let kpacks = split_units(&units, &["-j4"]).kpacks();
     assert_eq!(assert_complete(&kpacks, &units, &["gfx942", "gfx1100"]), 7 * 300);
     assert_eq!(kpacks["kp/.kpack/kp_gfx942.kpack"].objects.len(), 100);
+}
+
+#[test]
+fn code_objects_aligned_as_by_bundle_align() {
+    let [first, second] = [1, 2].map(|seed| noise(seed, 5001));
+    let unit = BundleBuilder::new().align(4096).target("gfx942", &first).target("gfx1100", &second).build();
+    let kpacks =
+        split_built(&WheelBuilder::new("kp", "1").file("kp/a.so", FatElf::new().unit(unit).build()), &[])
+            .kpacks();
+    for (target, code) in [("gfx942", first), ("gfx1100", second)] {
+        let kpack = &kpacks[&format!("kp/.kpack/kp_{target}.kpack")];
+        assert!(kpack.get("a.so#0", target).is_some_and(|(_, object)| object == code), "{target}");
+    }
 }

@@ -5,13 +5,17 @@
 //! - Golden texts are in `tests/golden`; `FATWHEEL_UPDATE_GOLDEN=1` writes them anew.
 //! - Tests that need a tool skip without it, saying so; with `FATWHEEL_REQUIRE_TOOLS=1` they fail instead.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)] // all of this is tests
+// All of this is tests: a failure panics, a skip prints, and helpers are public within them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, unreachable_pub)]
 
 #[path = "../support/mod.rs"]
 mod support;
 
 mod cli;
+mod databases;
+mod determinism;
 mod device_wheel;
 mod host_wheel;
 mod kpack;
 mod malformed;
+mod zip_inputs;
