@@ -239,7 +239,7 @@ fn an_older_host_wheel_of_the_same_name_is_replaced() {
     let host = output.join(demo().file_name().unwrap());
     fs::write(&host, "from before").unwrap();
     fs::write(output.join("other.txt"), "not ours").unwrap();
-    assert_eq!(split_command::<&str>(&demo(), &output, &[]).status().unwrap().code(), Some(0));
+    assert_eq!(split_command::<&str>(&demo(), &output, &[]).output().unwrap().status.code(), Some(0));
     assert!(fs::read(&host).unwrap().starts_with(b"PK"));
     assert_eq!(fs::read(output.join("other.txt")).unwrap(), b"not ours");
     assert_eq!(names(&output).len(), 6);

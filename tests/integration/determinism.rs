@@ -140,7 +140,7 @@ fn directory_inputs_have_no_order_of_their_own() {
     let run = |input: &Path, jobs: &str| {
         let output = tempfile::tempdir().unwrap();
         let command = &mut split_command(input, output.path(), &[jobs]);
-        assert_eq!(command.env("SOURCE_DATE_EPOCH", "1700000000").status().unwrap().code(), Some(0));
+        assert_eq!(command.env("SOURCE_DATE_EPOCH", "1700000000").output().unwrap().status.code(), Some(0));
         names(output.path())
             .iter()
             .map(|name| {

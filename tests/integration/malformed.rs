@@ -432,7 +432,7 @@ fn full_disk_leaves_nothing() {
         assert_eq!(fs::read(&old).unwrap(), b"old");
     }
     let Some(tmpfs) = Tmpfs::mount(&scratch.path().join("enough"), "size=20m") else { return };
-    assert_eq!(split_command(&input, &tmpfs.0, &["-j2"]).status().unwrap().code(), Some(0));
+    assert_eq!(split_command(&input, &tmpfs.0, &["-j2"]).output().unwrap().status.code(), Some(0));
 }
 
 #[cfg(unix)]
