@@ -108,8 +108,11 @@ fn source_date_epoch_wins() {
     let input = two_times().write(scratch.path());
     let run = |epoch: &str, directory: &str| {
         let output = scratch.path().join(directory);
-        let done =
-            split_command::<&str>(&input, &output, &[]).env("SOURCE_DATE_EPOCH", epoch).status().unwrap();
+        let done = split_command::<&str>(&input, &output, &[])
+            .env("SOURCE_DATE_EPOCH", epoch)
+            .output()
+            .unwrap()
+            .status;
         assert_eq!(done.code(), Some(0));
         let wheels: Vec<Wheel> = names(&output).iter().map(|name| Wheel::open(&output.join(name))).collect();
         wheels

@@ -12,6 +12,7 @@
 mod support;
 
 mod cli;
+mod clients;
 mod databases;
 mod determinism;
 mod device_wheel;
@@ -21,5 +22,6 @@ mod kpack;
 mod library;
 mod malformed;
 mod resplit;
+mod run;
 mod variant;
 mod zip_inputs;

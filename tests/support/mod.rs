@@ -6,6 +6,7 @@ pub mod elf_builder;
 pub mod golden;
 pub mod kpack_reader;
 pub mod run;
+pub mod tools;
 pub mod wheel_builder;
 pub mod wheel_reader;
 pub mod zip_builder;
