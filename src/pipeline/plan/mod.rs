@@ -95,6 +95,10 @@ pub fn plan(
     let options = context.options;
     let table = arch_table(options)?;
     let duplicates = wheels::duplicates(input, classified)?;
+    // A member that repeats an earlier one is in no output, so it is neither split nor moved.
+    for &index in &duplicates {
+        classified[index].kind = Kind::Plain;
+    }
     let members = input.members();
     let fat = members
         .iter()
@@ -119,7 +123,8 @@ pub fn plan(
         }
         return Err(nothing_to_split(options, warnings));
     };
-    let moved = wheels::database_files(input, &root, &table, options, warnings)?;
+    let mut moved = wheels::database_files(input, &root, &table, options, warnings)?;
+    moved.retain(|file| !duplicates.contains(&file.member));
     let mut keys: BTreeMap<String, Bundle> =
         moved.iter().map(|file| (file.bundle.key.clone(), file.bundle.clone())).collect();
     for processor in archives::processors(&binaries) {
