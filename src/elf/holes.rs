@@ -207,8 +207,9 @@ pub(super) fn bundles(layout: &ElfLayout) -> Result<Vec<Bundle>> {
             let holds_file = segment.file_size > 0 && overlaps(&(segment.offset..segment.file_end()), file);
             let holds_memory =
                 segment.memory_size > 0 && overlaps(&(segment.address..segment.memory_end()), &memory);
-            // PT_GNU_STACK has a size and no place.
-            if matches!(segment.kind, PT_NULL | PT_GNU_STACK) || !holds_file && !holds_memory {
+            // PT_GNU_STACK may have a size in memory; it has no place.
+            let no_place = segment.kind == PT_NULL || segment.kind == PT_GNU_STACK && !holds_file;
+            if no_place || !holds_file && !holds_memory {
                 continue;
             }
             let is_own = segment.is_load()
