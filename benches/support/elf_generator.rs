@@ -114,7 +114,9 @@ impl Device {
     pub(crate) fn bundle(&self, seed: &[u64], unit: usize) -> Vec<Piece> {
         let sizes = &self.units[unit];
         let ids: Vec<String> = std::iter::once("host-x86_64-unknown-linux-gnu-".to_owned())
-            .chain(TARGETS.iter().take(sizes.len()).map(|target| format!("hipv4-amdgcn-amd-amdhsa--{target}")))
+            .chain(
+                TARGETS.iter().take(sizes.len()).map(|target| format!("hipv4-amdgcn-amd-amdhsa--{target}")),
+            )
             .collect();
         let table = 32 + ids.iter().map(|id| 24 + id.len() as u64).sum::<u64>();
         let mut header = b"__CLANG_OFFLOAD_BUNDLE__".to_vec();
@@ -321,14 +323,8 @@ pub(crate) fn generate(library: &Library) -> Generated {
     let wrapper_bytes = wrapper.repeat(wrappers as usize);
     let mut segment = 0;
     if wrappers > 0 {
-        segment = layout.add(
-            ".hipFatBinSegment",
-            PROGBITS,
-            ALLOC | WRITE,
-            8,
-            0,
-            vec![Piece::Bytes(wrapper_bytes)],
-        );
+        segment =
+            layout.add(".hipFatBinSegment", PROGBITS, ALLOC | WRITE, 8, 0, vec![Piece::Bytes(wrapper_bytes)]);
     }
     let data_end = layout.at;
     let zeroed = 64 << 10;
@@ -367,15 +363,7 @@ pub(crate) fn generate(library: &Library) -> Generated {
         load(6, relro_at, relro_end, 2 * PAGE, padding),
         load(6, data_at, data_end, 3 * PAGE, zeroed_at + zeroed - (data_end + 3 * PAGE)),
         of(2, 6, layout.find(".dynamic")),
-        program_header(
-            0x6474_e552,
-            4,
-            relro_at,
-            relro_at + 2 * PAGE,
-            relro_end - relro_at,
-            padding,
-            1,
-        ),
+        program_header(0x6474_e552, 4, relro_at, relro_at + 2 * PAGE, relro_end - relro_at, padding, 1),
         program_header(0x6474_e551, 6, 0, 0, 0, 0, 0),
         of(4, 4, layout.find(".note.gnu.build-id")),
     ];
@@ -430,8 +418,22 @@ fn build_id(seed: &[u64]) -> Vec<u8> {
 /// A string table of mangled names, and the offset of each.
 fn symbol_names(seed: &[u64], count: u64) -> (Vec<u8>, Vec<u32>) {
     const PARTS: [&str; 16] = [
-        "at", "native", "kernel", "Tensor", "launch", "gpu", "reduce", "vectorized", "elementwise", "detail",
-        "Functor", "scatter", "softmax", "backward", "impl", "convolution",
+        "at",
+        "native",
+        "kernel",
+        "Tensor",
+        "launch",
+        "gpu",
+        "reduce",
+        "vectorized",
+        "elementwise",
+        "detail",
+        "Functor",
+        "scatter",
+        "softmax",
+        "backward",
+        "impl",
+        "convolution",
     ];
     let mut random = Random::of(seed);
     let (mut table, mut offsets) = (vec![0], Vec::new());
@@ -541,4 +543,3 @@ fn file_header(sections_at: u64, sections: u64) -> Vec<u8> {
     header.extend(words([64 << 32 | 56 << 48, HEADERS | 64 << 16 | sections << 32 | (sections - 1) << 48]));
     header
 }
-

@@ -3,9 +3,10 @@
 #![allow(dead_code)]
 
 pub(crate) mod code_mixer;
+pub(crate) mod compare;
 pub(crate) mod elf_generator;
-//KERN
-//MEAS
+pub(crate) mod kernels;
+pub(crate) mod measure;
 pub(crate) mod ordered_pool;
-//TABLE
+pub(crate) mod table;
 pub(crate) mod wheel_generator;

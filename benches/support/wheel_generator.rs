@@ -159,8 +159,7 @@ pub(crate) fn write_wheel(spec: &WheelSpec, path: &Path, threads: usize) -> io::
     }
     for (index, share) in [80, 20].into_iter().enumerate() {
         let seed = vec![spec.seed, 100 + index as u64];
-        let library =
-            Library { seed, host: plain / 100 * share, host_ratio: spec.host_ratio, device: None };
+        let library = Library { seed, host: plain / 100 * share, host_ratio: spec.host_ratio, device: None };
         let sizes = writer.library(&format!("{PACKAGE}/lib/libplain{index}.so"), &library, None)?;
         writer.summary.plain.0 += sizes.0;
         writer.summary.plain.1 += sizes.1;
@@ -273,7 +272,8 @@ impl Writer {
             return Err(error);
         }
         sizes.crc32 = crc.finalize();
-        let patch = self.layout.end(sizes).expect("room for a ZIP64 field was kept if there can be need for it");
+        let patch =
+            self.layout.end(sizes).expect("room for a ZIP64 field was kept if there can be need for it");
         self.out.write_all_at(&patch.bytes, patch.offset)?;
         self.record.push(name, &sha256.finalize().into(), generated.size);
         self.summary.unpacked += generated.size;
@@ -310,7 +310,8 @@ impl Writer {
 
     fn finish(mut self) -> io::Result<Summary> {
         let dist_info = format!("{PACKAGE}-1.0.dist-info");
-        let metadata = format!("Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n\nA generated wheel.\n");
+        let metadata =
+            format!("Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n\nA generated wheel.\n");
         self.file(&format!("{dist_info}/METADATA"), metadata.into_bytes())?;
         let wheel = "Wheel-Version: 1.0\nGenerator: fatwheel benches\nRoot-Is-Purelib: false\nTag: cp311-cp311-manylinux_2_28_x86_64\n";
         self.file(&format!("{dist_info}/WHEEL"), wheel.as_bytes().to_vec())?;
