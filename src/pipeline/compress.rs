@@ -10,6 +10,7 @@ use zstd::zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, com
 use super::budget::Grant;
 use super::cancel::hung_up;
 use super::item::{Compressed, CutIndex, HostStep, Rewritten, Unbundled};
+use super::stats::Stats;
 use crate::error::{Error, Result};
 
 /// How code objects are stored.
@@ -42,21 +43,28 @@ pub fn work(
     steps: &Sender<(u64, HostStep)>,
     scheme: Scheme,
     deflates: bool,
+    stats: &Stats,
 ) -> Result<()> {
     let mut encoder = Encoder::new(scheme)?;
-    let mut deflater = Deflater::new();
+    let (mut compress, mut deflate) = (stats.compress.lap(), stats.deflate.lap());
     for job in jobs {
+        stats.compress.queued(jobs.len() + 1);
         match job {
             Job::Compress(Unbundled { cut, bytes, mut grant }) => {
+                compress.waited();
+                let size = bytes.len() as u64;
                 let bytes = encoder.whole(bytes)?;
                 grant.shrink(bytes.len());
+                compress.worked(size);
                 frames.send(Compressed { cut, bytes, more: false, grant }).map_err(hung_up)?;
             }
             Job::Deflate(Rewritten { ticket, previous, block, last, grant }) => {
+                deflate.waited();
                 let history = previous.as_deref().map(Vec::as_slice).unwrap_or_default();
                 let history = &history[history.len().saturating_sub(HISTORY)..];
-                let deflated = if deflates { deflater.block(history, &block, last)? } else { Vec::new() };
+                let deflated = if deflates { deflate_block(history, &block, last)? } else { Vec::new() };
                 let crc32 = crc32fast::hash(&block);
+                deflate.worked(block.len() as u64);
                 steps
                     .send((ticket, HostStep::Block { plain: block, deflated, crc32, grant }))
                     .map_err(hung_up)?;
@@ -73,6 +81,7 @@ pub fn stream(
     chunks: &Receiver<(Vec<u8>, Grant)>,
     frames: &Sender<Compressed>,
     scheme: Scheme,
+    stats: &Stats,
 ) -> Result<()> {
     let send = |bytes: Vec<u8>, mut grant: Grant, more| {
         grant.shrink(bytes.len());
@@ -81,9 +90,13 @@ pub fn stream(
     let mut encoder = Encoder::new(scheme)?;
     encoder.start(size)?;
     let mut left = size;
+    let mut lap = stats.compress.lap();
     for (chunk, grant) in chunks {
+        lap.waited();
+        let length = chunk.len() as u64;
         left = left.saturating_sub(chunk.len() as u64);
         let bytes = encoder.part(chunk, left == 0)?;
+        lap.worked(length);
         send(bytes, grant, left > 0)?;
     }
     if left > 0 { Err(super::cancel::stopped()) } else { Ok(()) }
@@ -161,46 +174,37 @@ fn failed(code: usize) -> Error {
     Error::io("compress", None, std::io::Error::other(format!("zstd: {message}")))
 }
 
-/// Deflates blocks that join into one stream: every block ends on a byte boundary and starts with the history of
-/// the block before it, so blocks can be made in any order.
-struct Deflater {
-    state: Compress,
-}
-
-impl Deflater {
-    fn new() -> Self {
-        Self { state: Compress::new(Compression::new(DEFLATE_LEVEL), false) }
+/// Deflates one block of a stream: it ends on a byte boundary and starts with the history of the block before it, so
+/// the blocks of a stream can be made in any order and joined.
+///
+/// Always with a new state: one that is reset remembers enough of the block before it to choose other matches, and
+/// then the output would depend on which worker got which block.
+fn deflate_block(history: &[u8], block: &[u8], last: bool) -> Result<Vec<u8>> {
+    let failed = |what: String| Error::io("deflate", None, std::io::Error::other(what));
+    let mut state = Compress::new(Compression::new(DEFLATE_LEVEL), false);
+    if !history.is_empty() {
+        state.set_dictionary(history).map_err(|error| failed(error.to_string()))?;
     }
-
-    fn block(&mut self, history: &[u8], block: &[u8], last: bool) -> Result<Vec<u8>> {
-        let failed = |what: String| Error::io("deflate", None, std::io::Error::other(what));
-        self.state.reset();
-        if !history.is_empty() {
-            self.state.set_dictionary(history).map_err(|error| failed(error.to_string()))?;
+    let flush = if last { FlushCompress::Finish } else { FlushCompress::Sync };
+    // Code and data halve; what does not compress grows by 5 bytes in 16 KiB.
+    let mut out = Vec::with_capacity(block.len() / 2 + 64);
+    loop {
+        let done = usize::try_from(state.total_in()).unwrap_or(usize::MAX).min(block.len());
+        let status =
+            state.compress_vec(&block[done..], &mut out, flush).map_err(|error| failed(error.to_string()))?;
+        let all_in = state.total_in() == block.len() as u64;
+        // After a sync flush, room left over in the output says that nothing is pending.
+        let done = if last { status == Status::StreamEnd } else { all_in && out.len() < out.capacity() };
+        if done {
+            return Ok(out);
         }
-        let flush = if last { FlushCompress::Finish } else { FlushCompress::Sync };
-        // Code and data halve; what does not compress grows by 5 bytes in 16 KiB.
-        let mut out = Vec::with_capacity(block.len() / 2 + 64);
-        loop {
-            let done = usize::try_from(self.state.total_in()).unwrap_or(usize::MAX).min(block.len());
-            let status = self
-                .state
-                .compress_vec(&block[done..], &mut out, flush)
-                .map_err(|error| failed(error.to_string()))?;
-            let all_in = self.state.total_in() == block.len() as u64;
-            // After a sync flush, room left over in the output says that nothing is pending.
-            let done = if last { status == Status::StreamEnd } else { all_in && out.len() < out.capacity() };
-            if done {
-                return Ok(out);
-            }
-            out.reserve(out.capacity().max(4096));
-        }
+        out.reserve(out.capacity().max(4096));
     }
 }
 
 /// All of `bytes` as one deflate stream.
 pub fn deflate_whole(bytes: &[u8]) -> Result<Vec<u8>> {
-    Deflater::new().block(&[], bytes, true)
+    deflate_block(&[], bytes, true)
 }
 
 #[cfg(test)]
@@ -219,18 +223,30 @@ mod tests {
     fn blocks_join_into_one_stream() {
         for (length, size) in [(0, 100), (1, 100), (500_000, 70_000), (262_144, 65_536), (300_000, 300_000)] {
             let bytes = sample(length);
-            let mut deflater = Deflater::new();
             let mut joined = Vec::new();
             let blocks: Vec<&[u8]> = if length == 0 { vec![&[]] } else { bytes.chunks(size).collect() };
             for (index, block) in blocks.iter().enumerate() {
                 let history = index.checked_sub(1).map(|before| blocks[before]).unwrap_or_default();
                 let history = &history[history.len().saturating_sub(HISTORY)..];
-                joined.extend(deflater.block(history, block, index + 1 == blocks.len()).unwrap());
+                joined.extend(deflate_block(history, block, index + 1 == blocks.len()).unwrap());
             }
             let mut back = Vec::new();
             flate2::read::DeflateDecoder::new(joined.as_slice()).read_to_end(&mut back).unwrap();
             assert_eq!(back, bytes, "{length} bytes in blocks of {size}");
         }
+    }
+
+    #[test]
+    fn a_block_does_not_depend_on_what_was_deflated_before_it() {
+        let real = include_bytes!("../../tests/fixtures/elf/libdebug.so");
+        let blocks: Vec<&[u8]> = real.chunks(9000).collect();
+        let alone: Vec<Vec<u8>> =
+            blocks.iter().map(|block| deflate_block(&[], block, false).unwrap()).collect();
+        let thread = std::thread::spawn(move || {
+            let real = include_bytes!("../../tests/fixtures/elf/libdebug.so");
+            real.chunks(9000).rev().map(|block| deflate_block(&[], block, false).unwrap()).collect::<Vec<_>>()
+        });
+        assert!(thread.join().unwrap().into_iter().rev().eq(alone));
     }
 
     #[test]
