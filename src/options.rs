@@ -5,13 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::pipeline::compress::Scheme;
+use crate::pipeline::stats::Timing;
 use crate::wheel::variant;
 
 /// The options of one split. [`SplitOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]
 pub struct SplitOptions {
-    /// The wheel, or the directory that it was unpacked into.
+    /// The wheel, or the directory that it was unpacked into; `-` for standard input.
     pub input: PathBuf,
+    /// The wheel's file name, for a pipe: its tags need not be those in its WHEEL file. `None`: as `.dist-info` has it.
+    pub input_name: Option<String>,
+    /// Where a pipe is spooled. A redirected file is not.
+    pub spool: SpoolTo,
     /// Where the outputs go; made if it does not exist.
     pub output_dir: PathBuf,
     /// Directory of the wheel that `.kpack/` is placed in. `None`: the one top-level directory with fat binaries.
@@ -48,6 +53,8 @@ pub struct SplitOptions {
     pub replace_input: bool,
     /// Worker threads, at least 1.
     pub jobs: usize,
+    /// Peak resident set to aim for, in bytes. `None`: 96 MiB and 32 MiB per job. Less is slower, with the same outputs.
+    pub memory_limit: Option<u64>,
     /// Wait until the outputs are on the disk before they get their names.
     pub durable: bool,
     /// Time of new members in seconds since 1970 (SOURCE_DATE_EPOCH). `None`: the newest time in the input.
@@ -63,6 +70,8 @@ impl SplitOptions {
     pub fn new(input: impl Into<PathBuf>, output_dir: impl Into<PathBuf>) -> Self {
         Self {
             input: input.into(),
+            input_name: None,
+            spool: SpoolTo::OutputDir,
             output_dir: output_dir.into(),
             overlay_root: None,
             device_package_prefix: None,
@@ -81,12 +90,24 @@ impl SplitOptions {
             verify_record: true,
             replace_input: false,
             jobs: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_limit: None,
             durable: true,
             source_date_epoch: None,
             interrupt: None,
             progress: None,
         }
     }
+}
+
+/// Where bytes from a pipe are kept until they have been read twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpoolTo {
+    /// In a file without a name in the output directory.
+    OutputDir,
+    /// In memory.
+    Memory,
+    /// In a file without a name in another directory.
+    Directory(PathBuf),
 }
 
 /// The form of the outputs.
@@ -153,6 +174,8 @@ pub struct SplitReport {
     pub warnings: Vec<String>,
     /// Whether the input was a host wheel already, and was copied.
     pub already_split: bool,
+    /// Where the time went, by stage.
+    pub timings: Vec<Timing>,
 }
 
 /// One output.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::error::{Error, Result};
-use crate::options::{KpackLayout, OutputFormat, SplitOptions, UnknownArch, VariantOptions};
+use crate::options::{KpackLayout, OutputFormat, SplitOptions, SpoolTo, UnknownArch, VariantOptions};
 use crate::pipeline::compress::Scheme;
 use crate::wheel::variant::{self, Format};
 
@@ -29,9 +29,13 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 bad or unsupported input (also: 
 
 #[derive(Debug, Args)]
 pub(super) struct Split {
-    /// The wheel, or the directory that it was unpacked into
+    /// The wheel, the directory that it was unpacked into, or - for standard input
     #[arg(value_name = "INPUT", required_unless_present = "input_option", conflicts_with = "input_option")]
     input: Option<PathBuf>,
+
+    /// The wheel's file name, for a pipe [default: as its .dist-info has it]
+    #[arg(long, value_name = "NAME.whl")]
+    input_name: Option<String>,
 
     /// The same as INPUT
     #[arg(long = "input", value_name = "PATH", hide = true)]
@@ -56,6 +60,10 @@ pub(super) struct Split {
     /// Worker threads [default: all cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: Option<u16>,
+
+    /// Peak memory to aim for, such as 128M or 1G [default: 96M + 32M per job]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory_limit: Option<u64>,
 
     /// How code objects are stored
     #[arg(long, value_enum, default_value_t = Compression::Zstd)]
@@ -129,6 +137,18 @@ pub(super) struct Split {
     #[arg(long)]
     no_sync: bool,
 
+    /// Print the result as JSON (documented in the README) instead of the table
+    #[arg(long, conflicts_with = "quiet")]
+    pub(super) json: bool,
+
+    /// Show where the time went, by stage
+    #[arg(long)]
+    pub(super) timings: bool,
+
+    /// Where a wheel from a pipe is kept while it is split: output-dir, memory, or a directory
+    #[arg(long, value_name = "WHERE", default_value = "output-dir")]
+    spool: String,
+
     /// Say more
     #[arg(short, long, conflicts_with = "quiet")]
     pub(super) verbose: bool,
@@ -144,6 +164,20 @@ pub(super) struct Split {
     /// Accepted for the Python tool's sake; no other program is run
     #[arg(long, value_name = "PATH", hide = true)]
     clang_offload_bundler: Option<PathBuf>,
+}
+
+/// Parses `128M`, `1G`, `100000000`: units of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        unit => return Err(format!("unknown unit {unit:?}, expected K, M or G")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is no size, expected such as 128M"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -188,6 +222,12 @@ impl Split {
     pub(super) fn resolve(self) -> Result<SplitOptions> {
         let input = self.input.or(self.input_option).ok_or_else(|| Error::usage("no input"))?;
         let mut options = SplitOptions::new(input, self.output_dir);
+        options.spool = match self.spool.as_str() {
+            "output-dir" => SpoolTo::OutputDir,
+            "memory" => SpoolTo::Memory,
+            directory => SpoolTo::Directory(directory.into()),
+        };
+        options.input_name = self.input_name;
         options.overlay_root = self.overlay_root;
         options.device_package_prefix = self.device_package_prefix;
         options.device_requires_dist = self.device_requires_dist;
@@ -229,6 +269,7 @@ impl Split {
         }
         options.replace_input = self.replace_input;
         options.durable = !self.no_sync;
+        options.memory_limit = self.memory_limit;
         if let Some(jobs) = self.jobs {
             options.jobs = usize::from(jobs);
         }
@@ -272,6 +313,16 @@ mod tests {
         assert_eq!(options.device_requires_dist, ["rocm-sdk-device-@GFXARCH@ == 7.14", "other"]);
         assert_eq!(options.databases, ["torch-fat"]);
         assert_eq!((options.jobs, options.scheme), (4, Scheme::Zstd(5)));
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("128M"), Ok(128 << 20));
+        assert_eq!(size("1GiB"), Ok(1 << 30));
+        assert_eq!(size("77"), Ok(77));
+        for wrong in ["", "M", "1T", "-1", "99999999999G", "1.5G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

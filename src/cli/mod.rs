@@ -2,6 +2,7 @@
 
 mod args;
 mod exit_code;
+mod json;
 mod progress;
 mod report;
 
@@ -27,7 +28,7 @@ pub fn main() -> ExitCode {
     };
     let Command::Split(split) = cli.command;
     let quiet = split.quiet;
-    let verbose = split.verbose;
+    let (verbose, json, timings) = (split.verbose, split.json, split.timings);
     let result = split.resolve().and_then(|mut options| {
         options.interrupt = Some(interrupt_flag());
         let progress = (!quiet).then(progress::Bar::new).flatten().map(Arc::new);
@@ -42,8 +43,14 @@ pub fn main() -> ExitCode {
     });
     match result {
         Ok(report) => {
-            if !quiet {
+            report::warnings(&report, quiet);
+            if json {
+                json::print(&report, timings);
+            } else if !quiet {
                 report::summary(&report, verbose);
+            }
+            if timings && !json {
+                report::timings(&report);
             }
             ExitCode::Done
         }

@@ -10,13 +10,52 @@ const NAMED_TARGETS: usize = 4;
 
 /// Prints what a split has done. Where standard output goes is not our business: a closed pipe is no failure.
 pub(super) fn summary(report: &SplitReport, verbose: bool) {
-    let _ = write_warnings(&mut io::stderr().lock(), report);
     let _ = write_summary(&mut io::stdout().lock(), report, verbose);
 }
 
 /// Prints an error.
 pub(super) fn failure(error: &Error) {
     let _ = writeln!(io::stderr().lock(), "error: {}", printable(&error.to_string()));
+}
+
+/// Prints the warnings, unless the user wants to hear nothing.
+pub(super) fn warnings(report: &SplitReport, quiet: bool) {
+    if !quiet {
+        let _ = write_warnings(&mut io::stderr().lock(), report);
+    }
+}
+
+/// Prints where the time went, to standard error.
+pub(super) fn timings(report: &SplitReport) {
+    let _ = write_timings(&mut io::stderr().lock(), report);
+}
+
+fn write_timings(out: &mut impl Write, report: &SplitReport) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:<14} {:>9} {:>9} {:>10} {:>12} {:>8} {:>6}",
+        "stage", "busy", "waiting", "bytes", "rate", "items", "queue"
+    )?;
+    for timing in &report.timings {
+        let busy = timing.busy.as_secs_f64();
+        let rate = if timing.bytes > 0 && busy > 0.0 {
+            format!("{}/s", bytes((timing.bytes as f64 / busy) as u64))
+        } else {
+            String::new()
+        };
+        writeln!(
+            out,
+            "{:<14} {:>7.3} s {:>7.3} s {:>10} {:>12} {:>8} {:>6}",
+            timing.stage,
+            busy,
+            timing.waiting.as_secs_f64(),
+            bytes(timing.bytes),
+            rate,
+            timing.items,
+            timing.deepest_queue
+        )?;
+    }
+    Ok(())
 }
 
 fn write_warnings(out: &mut impl Write, report: &SplitReport) -> io::Result<()> {

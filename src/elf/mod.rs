@@ -11,12 +11,18 @@
 mod arrange;
 mod headers;
 mod holes;
+#[cfg(test)]
+mod image;
 mod locate;
 mod names;
 mod plan;
 mod relocations;
 mod room;
 mod tables;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod view;
 

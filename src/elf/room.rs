@@ -30,8 +30,8 @@ const SPARE: u64 = 12;
 /// At most this many bytes move for the sake of spare room alone.
 const MAX_SPARE_MOVED: u64 = 1 << 20;
 
-/// What a gap may hold to count as unused: padding, and what patchelf writes where a section was.
-const UNUSED: [u8; 2] = [0, b'X'];
+/// What a gap may hold to count as unused: padding, and what patchelf writes where a section was ('Z' since 0.19).
+const UNUSED: [u8; 3] = [0, b'X', b'Z'];
 
 /// Something that moves as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]

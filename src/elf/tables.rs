@@ -70,9 +70,12 @@ pub(super) fn segments(view: &ElfView, arrangement: &Arrangement, offsets: &Offs
         table.push(moved);
     }
     let size = table.len() as u64 * SEGMENT_LEN;
+    let old = view.segment_table();
     for segment in table.iter_mut().filter(|segment| segment.kind == PT_PHDR) {
-        segment.file_size = size;
-        segment.memory_size = size;
+        if segment.file_size == old.end - old.start {
+            segment.file_size = size;
+            segment.memory_size = size;
+        }
     }
     table
 }

@@ -207,11 +207,17 @@ impl Check<'_> {
         if was.is_some() && was != is {
             return Err(broken("program header table", table.start, "it is not mapped where it was"));
         }
-        for (index, header) in self.new.segments.iter().enumerate().filter(|(_, s)| s.kind == PT_PHDR) {
-            let bias = header.address.wrapping_sub(header.offset);
-            if (header.offset..header.file_end()) != table || is.is_some_and(|(mapped, _)| mapped != bias) {
-                return Err(broken(format!("program header {index} (PT_PHDR)"), None, "it is not the table"));
-            }
+        let is_table = |view: &ElfView, covered: Option<(u64, bool)>| {
+            let mut headers = view.segments.iter().filter(|segment| segment.kind == PT_PHDR);
+            headers.all(|header| {
+                let bias = header.address.wrapping_sub(header.offset);
+                (header.offset..header.file_end()) == view.segment_table()
+                    && header.memory_size == header.file_size
+                    && covered.is_none_or(|(mapped, _)| mapped == bias)
+            })
+        };
+        if is_table(self.old, was) && !is_table(self.new, is) {
+            return Err(broken("program header table", table.start, "PT_PHDR is not the table"));
         }
         Ok(())
     }

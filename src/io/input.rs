@@ -84,9 +84,38 @@ impl Input {
             return Ok(Self { path: path.to_owned(), members, map: None });
         }
         let map = Map::open(path).map_err(|error| Error::io("open", path.to_owned(), error))?;
+        Self::of_map(path, map)
+    }
+
+    /// Standard input, if it is a regular file that nobody has read from yet.
+    pub fn redirected() -> Result<Option<Self>> {
+        let failed = |error| Error::io("read standard input", None, error);
+        #[cfg(unix)]
+        {
+            use std::io::Seek;
+            use std::os::fd::AsFd;
+            let file = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+            let mut file = fs::File::from(file);
+            if file.metadata().map_err(failed)?.is_file() && file.stream_position().map_err(failed)? == 0 {
+                // Its name, where the system tells it; a deleted file's is of no use.
+                let path = fs::read_link("/proc/self/fd/0").ok().filter(|path| path.exists());
+                let path = path.unwrap_or_else(|| PathBuf::from("-"));
+                return Self::of_map(&path, Map::of(file).map_err(failed)?).map(Some);
+            }
+        }
+        let _ = failed;
+        Ok(None)
+    }
+
+    /// The wheel file that `map` shows; `path` is for messages.
+    pub fn of_map(path: &Path, map: Map) -> Result<Self> {
         let archive = Archive::parse(&map)?;
-        let members = archive
-            .entries
+        Ok(Self::of_entries(path, map, archive.entries))
+    }
+
+    /// Some members of the wheel file that `map` shows, or of as much of it as has arrived.
+    pub fn of_entries(path: &Path, map: Map, entries: Vec<Entry>) -> Self {
+        let members = entries
             .into_iter()
             .map(|entry| Member {
                 name: entry.name.clone(),
@@ -95,7 +124,7 @@ impl Input {
                 content: Content::Zipped(entry),
             })
             .collect();
-        Ok(Self { path: path.to_owned(), members, map: Some(map) })
+        Self { path: path.to_owned(), members, map: Some(map) }
     }
 
     /// The wheel's or directory's path as it was given.

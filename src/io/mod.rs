@@ -4,6 +4,7 @@
 pub mod input;
 pub mod member;
 pub mod output;
+pub mod spool;
 
 pub use input::{Input, Member};
 pub use member::{Checkpoints, MemberReader, StreamReader};

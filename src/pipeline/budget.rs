@@ -6,8 +6,9 @@
 //! (c) the one object that the producer is filling. (c) always fits, see [`Budget::new`]; earlier tickets are made by
 //! producers that were started earlier and never wait for later ones.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::cancel::Cancel;
 use crate::error::Result;
@@ -22,24 +23,41 @@ pub struct Budget {
     used: Mutex<usize>,
     freed: Condvar,
     cancel: Arc<Cancel>,
+    waited: AtomicU64,
 }
 
 impl Budget {
     /// `capacity` in bytes must hold the largest single request twice, so that one can be filled while the one
     /// before it is worked on.
     pub fn new(capacity: usize, cancel: Arc<Cancel>) -> Arc<Self> {
-        Arc::new(Self { capacity, used: Mutex::new(0), freed: Condvar::new(), cancel })
+        Arc::new(Self {
+            capacity,
+            used: Mutex::new(0),
+            freed: Condvar::new(),
+            cancel,
+            waited: AtomicU64::new(0),
+        })
     }
 
     /// Waits until `bytes` are free. A request larger than the capacity is granted when nothing else is in flight.
     pub fn acquire(self: &Arc<Self>, bytes: usize) -> Result<Grant> {
         let mut used = self.lock();
+        let start = (*used > 0 && used.saturating_add(bytes) > self.capacity).then(Instant::now);
         while *used > 0 && used.saturating_add(bytes) > self.capacity {
             self.cancel.check()?;
             used = self.freed.wait_timeout(used, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
         *used += bytes;
+        if let Some(start) = start {
+            let time = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.waited.fetch_add(time, Ordering::Relaxed);
+        }
         Ok(Grant { budget: Arc::clone(self), bytes })
+    }
+
+    /// Time that callers of [`acquire`](Self::acquire) have waited so far, all together.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, usize> {

@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crossbeam_channel::bounded;
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
-use super::cancel::{Cancel, cause, hung_up};
+use super::Context;
+use super::cancel::{cause, hung_up};
 use super::identify::Identified;
 use super::meter::Meter;
+use super::receive::{self, Received};
 use super::unbundle::join;
 use crate::elf::{self, ElfLayout};
 use crate::error::{Error, Result};
@@ -19,7 +21,6 @@ use crate::fatbin::wrapper::{BundleSection, HIPF_MAGIC, Located, Wrapper};
 use crate::fault::{self, Fault};
 use crate::io::member::CHUNK;
 use crate::io::{Checkpoints, Input, Member, MemberReader, StreamReader};
-use crate::options::SplitOptions;
 use crate::pe::{self, PeLayout};
 use crate::source::ReadAt;
 use crate::wheel::record::{Hash, Row};
@@ -99,41 +100,70 @@ pub struct FatBinary {
 }
 
 /// Classifies all members with as many threads as the options say. The result is in the order of the members.
+/// `received` has what is known from a pipe already.
 pub fn classify(
+    context: &Context<'_>,
     input: &Input,
     identified: &Identified,
-    options: &SplitOptions,
-    cancel: &Cancel,
+    received: Received,
     meter: &Meter,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Classified>> {
+    let total: u64 = input.members().iter().map(|member| member.size).sum();
+    let interval = (total / CHECKPOINTS).max(MIN_INTERVAL);
+    let received = Mutex::new(received);
+    let mut classified = in_parallel(context, input, |member, reader| {
+        let pass = FirstPass { context, input, member, interval, meter };
+        let known = member.entry().and_then(|entry| receive::take(&mut lock(&received), entry));
+        let mut classified = match known {
+            // Whether it is a link is known from the central directory alone.
+            Some(known) if member.is_file() => {
+                meter.add(member.size);
+                known
+            }
+            _ => {
+                let (sha256, kind) = pass.run(reader)?;
+                Classified { sha256, kind, warning: None }
+            }
+        };
+        let row = identified.record.as_ref().map(|record| record.get(&member.name));
+        classified.warning =
+            pass.compare(row, identified, &classified.sha256, context.options.verify_record)?;
+        Ok(classified)
+    })?;
+    warnings.extend(classified.iter_mut().filter_map(|classified| classified.warning.take()));
+    Ok(classified)
+}
+
+/// Runs `work` on every member, with `jobs` threads. The results are in the order of the members. The error, if there
+/// is one, is that of the first member that fails, however fast the threads are.
+pub fn in_parallel<T: Send>(
+    context: &Context<'_>,
+    input: &Input,
+    work: impl Fn(&Member, &mut StreamReader) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let Context { options, cancel, stats } = *context;
     let members = input.members();
     // Largest first, so that no thread starts the largest when the others are done.
     let mut order: Vec<usize> = (0..members.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(members[index].size));
-    let total: u64 = members.iter().map(|member| member.size).sum();
-    let interval = (total / CHECKPOINTS).max(MIN_INTERVAL);
     let next = AtomicUsize::new(0);
-    // The failure to report is that of the first member in the wheel's order, whoever is faster: members behind a
-    // failed one are skipped, those before it are still looked at.
+    // Members behind a failed one are skipped, those before it are still looked at.
     let failed = AtomicUsize::new(usize::MAX);
-    let results: Mutex<Vec<Option<Classified>>> = Mutex::new((0..members.len()).map(|_| None).collect());
+    let results: Mutex<Vec<Option<T>>> = Mutex::new((0..members.len()).map(|_| None).collect());
     let errors: Mutex<Vec<(usize, Error)>> = Mutex::new(Vec::new());
-    let work = || -> Result<()> {
+    let run = || -> Result<()> {
         let mut reader = StreamReader::new()?;
+        let mut lap = stats.classify.lap();
         while let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             cancel.check()?;
             if index > failed.load(Ordering::Relaxed) {
                 continue;
             }
-            let row = identified.record.as_ref().map(|record| record.get(&members[index].name));
-            let pass = FirstPass { input, member: &members[index], interval, cancel, meter };
-            let classified = pass.run(&mut reader).and_then(|(sha256, kind)| {
-                let warning = pass.compare(row, identified, &sha256, options.verify_record)?;
-                Ok(Classified { sha256, kind, warning })
-            });
-            match classified {
-                Ok(classified) => lock(&results)[index] = Some(classified),
+            let result = work(&members[index], &mut reader);
+            lap.worked(members[index].size);
+            match result {
+                Ok(result) => lock(&results)[index] = Some(result),
                 Err(error) => {
                     failed.fetch_min(index, Ordering::Relaxed);
                     lock(&errors).push((index, error));
@@ -144,8 +174,8 @@ pub fn classify(
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> =
-            (1..options.jobs.clamp(1, members.len().max(1))).map(|_| scope.spawn(work)).collect();
-        let first = work();
+            (1..options.jobs.clamp(1, members.len().max(1))).map(|_| scope.spawn(run)).collect();
+        let first = run();
         let results: Vec<Result<()>> = std::iter::once(first).chain(threads.into_iter().map(join)).collect();
         cause(results.into_iter().filter_map(Result::err)).map_or(Ok(()), Err)
     })?;
@@ -154,30 +184,40 @@ pub fn classify(
         return Err(error);
     }
     let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut classified: Vec<Classified> = results.into_iter().flatten().collect();
-    warnings.extend(classified.iter_mut().filter_map(|classified| classified.warning.take()));
-    Ok(classified)
+    Ok(results.into_iter().flatten().collect())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct FirstPass<'a> {
-    input: &'a Input,
-    member: &'a Member,
-    interval: u64,
-    cancel: &'a Cancel,
-    meter: &'a Meter,
+/// The first pass over one member.
+pub struct FirstPass<'a> {
+    /// Options, cancellation, timings.
+    pub context: &'a Context<'a>,
+    /// The input.
+    pub input: &'a Input,
+    /// The member.
+    pub member: &'a Member,
+    /// Uncompressed bytes between checkpoints.
+    pub interval: u64,
+    /// Told about every chunk.
+    pub meter: &'a Meter,
 }
 
 impl FirstPass<'_> {
-    fn run(&self, reader: &mut StreamReader) -> Result<([u8; 32], Kind)> {
+    /// The interval for a member of `size` bytes of a wheel whose size is not known yet: at most 16 checkpoints each.
+    pub fn interval(size: u64) -> u64 {
+        (size / 16).max(MIN_INTERVAL)
+    }
+
+    /// Reads the member. Its SHA-256, and what it is.
+    pub fn run(&self, reader: &mut StreamReader) -> Result<([u8; 32], Kind)> {
         let mut crc = crc32fast::Hasher::new();
         let mut prefix = Vec::with_capacity(8);
         let mut checkpoints = Checkpoints::every(self.interval);
         let mut look = |chunk: &[u8]| {
-            self.cancel.check()?;
+            self.context.cancel.check()?;
             self.meter.add(chunk.len() as u64);
             let missing = 8usize.saturating_sub(prefix.len()).min(chunk.len());
             prefix.extend_from_slice(&chunk[..missing]);
@@ -224,8 +264,11 @@ impl FirstPass<'_> {
             let (empty, to_fill) = bounded::<Vec<u8>>(HASH_QUEUE + 2);
             let hasher = scope.spawn(move || {
                 let mut sha256 = Sha256::new();
+                let mut lap = self.context.stats.hash.lap();
                 for buffer in to_hash {
+                    lap.waited();
                     sha256.update(&buffer);
+                    lap.worked(buffer.len() as u64);
                     // The reader may be done and gone.
                     let _ = empty.try_send(buffer);
                 }

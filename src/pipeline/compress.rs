@@ -10,6 +10,7 @@ use zstd::zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, com
 use super::budget::Grant;
 use super::cancel::hung_up;
 use super::item::{Compressed, CutIndex, HostStep, Rewritten, Unbundled};
+use super::stats::Stats;
 use crate::error::{Error, Result};
 
 /// How code objects are stored.
@@ -42,20 +43,28 @@ pub fn work(
     steps: &Sender<(u64, HostStep)>,
     scheme: Scheme,
     deflates: bool,
+    stats: &Stats,
 ) -> Result<()> {
     let mut encoder = Encoder::new(scheme)?;
+    let (mut compress, mut deflate) = (stats.compress.lap(), stats.deflate.lap());
     for job in jobs {
+        stats.compress.queued(jobs.len() + 1);
         match job {
             Job::Compress(Unbundled { cut, bytes, mut grant }) => {
+                compress.waited();
+                let size = bytes.len() as u64;
                 let bytes = encoder.whole(bytes)?;
                 grant.shrink(bytes.len());
+                compress.worked(size);
                 frames.send(Compressed { cut, bytes, more: false, grant }).map_err(hung_up)?;
             }
             Job::Deflate(Rewritten { ticket, previous, block, last, grant }) => {
+                deflate.waited();
                 let history = previous.as_deref().map(Vec::as_slice).unwrap_or_default();
                 let history = &history[history.len().saturating_sub(HISTORY)..];
                 let deflated = if deflates { deflate_block(history, &block, last)? } else { Vec::new() };
                 let crc32 = crc32fast::hash(&block);
+                deflate.worked(block.len() as u64);
                 steps
                     .send((ticket, HostStep::Block { plain: block, deflated, crc32, grant }))
                     .map_err(hung_up)?;
@@ -72,6 +81,7 @@ pub fn stream(
     chunks: &Receiver<(Vec<u8>, Grant)>,
     frames: &Sender<Compressed>,
     scheme: Scheme,
+    stats: &Stats,
 ) -> Result<()> {
     let send = |bytes: Vec<u8>, mut grant: Grant, more| {
         grant.shrink(bytes.len());
@@ -80,9 +90,13 @@ pub fn stream(
     let mut encoder = Encoder::new(scheme)?;
     encoder.start(size)?;
     let mut left = size;
+    let mut lap = stats.compress.lap();
     for (chunk, grant) in chunks {
+        lap.waited();
+        let length = chunk.len() as u64;
         left = left.saturating_sub(chunk.len() as u64);
         let bytes = encoder.part(chunk, left == 0)?;
+        lap.worked(length);
         send(bytes, grant, left > 0)?;
     }
     if left > 0 { Err(super::cancel::stopped()) } else { Ok(()) }

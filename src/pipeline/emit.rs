@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::archive::KpackWriter;
 use super::item::{Compressed, Cut, HostStep};
 use super::sink::Sink;
+use super::stats::Stage;
 use crate::error::Result;
 use crate::io::{Input, StreamReader};
 use crate::zip::{Method, Sizes};
@@ -62,12 +63,15 @@ pub fn host(
     input: &Input,
     sinks: &mut [Sink],
     copied: impl Fn(u64),
+    stage: &Stage,
 ) -> Result<Vec<Hashed>> {
     let mut order = InOrder::new();
     let mut reader = StreamReader::new()?;
     let mut open: Option<OpenMember> = None;
     let mut hashed = Vec::new();
+    let mut lap = stage.lap();
     for (ticket, step) in steps {
+        lap.waited();
         order.push(ticket, step);
         while let Some(step) = order.pop() {
             match step {
@@ -76,6 +80,7 @@ pub fn host(
                     for sink in &mut *sinks {
                         sink.copy(input, member, &mut reader)?;
                     }
+                    lap.worked(member.size);
                     copied(member.size);
                 }
                 HostStep::Begin(index, at_most) => {
@@ -96,6 +101,7 @@ pub fn host(
                     for sink in &mut *sinks {
                         sink.write(&plain, &deflated)?;
                     }
+                    lap.worked(plain.len() as u64);
                     drop(grant);
                 }
                 HostStep::End => {
@@ -117,11 +123,19 @@ pub fn host(
 }
 
 /// Writes frames to the archives that store them.
-pub fn archives(frames: &Receiver<Compressed>, cuts: &[Cut], writers: &mut [KpackWriter]) -> Result<()> {
+pub fn archives(
+    frames: &Receiver<Compressed>,
+    cuts: &[Cut],
+    writers: &mut [KpackWriter],
+    stage: &Stage,
+) -> Result<()> {
     // Parts of one frame come in order, but other frames' parts come between.
     let mut waiting: BTreeMap<usize, Vec<Compressed>> = BTreeMap::new();
     let mut next = 0;
+    let mut lap = stage.lap();
     for frame in frames {
+        lap.waited();
+        stage.queued(waiting.len() + 1);
         waiting.entry(frame.cut).or_default().push(frame);
         while let Some(parts) = waiting.remove(&next) {
             let mut ended = false;
@@ -129,6 +143,7 @@ pub fn archives(frames: &Receiver<Compressed>, cuts: &[Cut], writers: &mut [Kpac
                 for &archive in &cuts[cut].archives {
                     writers[archive].write(cut, cuts[cut].size(), &bytes, more)?;
                 }
+                lap.worked(bytes.len() as u64);
                 drop((bytes, grant));
                 ended = !more;
             }

@@ -7,8 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
+use super::Context;
 use super::archive::KpackWriter;
-use super::cancel::{Cancel, cause};
+use super::cancel::cause;
 use super::classify::Classified;
 use super::emit::Hashed;
 use super::identify::Identified;
@@ -29,6 +30,8 @@ use crate::zip::{Attributes, Method, Sizes};
 
 /// Everything that finishing needs to know.
 pub struct Finisher<'a> {
+    /// Options and cancellation.
+    pub context: &'a Context<'a>,
     /// The input.
     pub input: &'a Input,
     /// Its identity.
@@ -37,10 +40,6 @@ pub struct Finisher<'a> {
     pub classified: &'a [Classified],
     /// The plan.
     pub plan: &'a SplitPlan,
-    /// The options.
-    pub options: &'a SplitOptions,
-    /// Looked at between wheels.
-    pub cancel: &'a Cancel,
 }
 
 /// The time of members that the input does not have: `SOURCE_DATE_EPOCH`, or the newest time in the input.
@@ -85,7 +84,7 @@ impl Finisher<'_> {
     /// Finishes all wheels. They are complete afterwards, but for their names.
     pub fn finish(&self, streamed: Streamed) -> Result<(Vec<Pending>, SplitReport)> {
         let Streamed { hosts, devices, mut writers, hashed } = streamed;
-        let attributes = Attributes::regular(0o644, time_of_new_members(self.input, self.options));
+        let attributes = Attributes::regular(0o644, time_of_new_members(self.input, self.context.options));
         let filled = self.fill(&mut writers)?;
         let mut writers: Vec<Option<KpackWriter>> = writers.into_iter().map(Some).collect();
         // One piece of work per wheel; the largest archives first.
@@ -103,20 +102,20 @@ impl Finisher<'_> {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(slot) = slots.get(index) else { return Ok(()) };
-                self.cancel.check()?;
+                self.context.cancel.check()?;
                 let Some((sink, device, writers)) =
                     slot.lock().unwrap_or_else(PoisonError::into_inner).take()
                 else {
                     continue;
                 };
                 let wheel = OpenWheel { sink, record: RecordWriter::new(), attributes: &attributes };
-                let done = self.cancel.watch(self.device(wheel, device, writers, &filled))?;
+                let done = self.context.cancel.watch(self.device(wheel, device, writers, &filled))?;
                 *results[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
             }
         };
         let hosts = std::thread::scope(|scope| {
-            let threads: Vec<_> = (1..self.options.jobs.max(1)).map(|_| scope.spawn(run)).collect();
-            let hosts = self.cancel.watch(self.hosts(hosts, &hashed, &attributes));
+            let threads: Vec<_> = (1..self.context.options.jobs.max(1)).map(|_| scope.spawn(run)).collect();
+            let hosts = self.context.cancel.watch(self.hosts(hosts, &hashed, &attributes));
             let first = run();
             let mut errors: Vec<Error> = first.err().into_iter().collect();
             errors.extend(threads.into_iter().filter_map(|thread| join(thread).err()));
@@ -151,6 +150,7 @@ impl Finisher<'_> {
             devices,
             split_binaries: self.plan.binaries.iter().map(|binary| name(binary.member)).collect(),
             warnings: Vec::new(),
+            timings: Vec::new(),
             already_split: self.plan.binaries.is_empty(),
         };
         Ok((pending, report))
@@ -202,7 +202,7 @@ impl Finisher<'_> {
         let wheel_file = self.identified.wheel_file.device(env!("CARGO_PKG_VERSION"));
         wheel.add(&format!("{dist_info}/WHEEL"), &wheel_file)?;
         wheel.add(&format!("{dist_info}/top_level.txt"), &top_level(&self.plan.root))?;
-        let (pending, output) = wheel.finish(&format!("{dist_info}/RECORD"), self.options.durable)?;
+        let (pending, output) = wheel.finish(&format!("{dist_info}/RECORD"), self.context.options.durable)?;
         let report = DeviceOutput {
             output,
             name: device.name.clone(),
@@ -258,7 +258,7 @@ impl Finisher<'_> {
             if let Some(variant) = variant {
                 wheel.add(&self.identified.path("variant.json"), &variant.json)?;
             }
-            done.push(wheel.finish(&self.identified.path("RECORD"), self.options.durable)?);
+            done.push(wheel.finish(&self.identified.path("RECORD"), self.context.options.durable)?);
         }
         Ok(done)
     }

@@ -45,8 +45,8 @@ impl Identified {
     }
 }
 
-/// Reads the `.dist-info` directory of `input`.
-pub fn identify(input: &Input) -> Result<Identified> {
+/// Reads the `.dist-info` directory of `input`. `input_name` is the wheel's file name if the input does not have it.
+pub fn identify(input: &Input, input_name: Option<&str>) -> Result<Identified> {
     let dist_info = dist_info::find(input.members().iter().map(|member| member.name.as_str()))
         .map_err(|fault| Error::from(fault).with_hint("is this really a wheel?"))?
         .to_owned();
@@ -73,7 +73,10 @@ pub fn identify(input: &Input) -> Result<Identified> {
         }
     };
     let mut warnings = Vec::new();
-    let filename = file_name(input, &dist_info, &identity, &wheel_file, &mut warnings)?;
+    let filename = match input_name {
+        Some(name) => WheelFilename::parse(name)?,
+        None => file_name(input, &dist_info, &identity, &wheel_file, &mut warnings)?,
+    };
     Ok(Identified { identity, dist_info, filename, wheel_file, metadata, record, warnings })
 }
 
@@ -101,7 +104,10 @@ fn file_name(
     let tags = tags.ok_or_else(|| Fault::malformed(format!("{dist_info}/WHEEL"), None, "it has no Tag"))?;
     let made = WheelFilename { name, version, build: wheel_file.build.clone(), tags };
     if input.map().is_some() {
-        warnings.push(format!("the input is not named like a wheel; the host wheel is named {made}"));
+        warnings.push(format!(
+            "the input has no wheel's file name, so the host wheel gets the one that its .dist-info calls for, {made}; \
+             --input-name says otherwise"
+        ));
     }
     Ok(made)
 }

@@ -1,6 +1,7 @@
 //! The stream: stages over bounded channels, in two passes.
 //!
 //! ```text
+//! receive     a pipe only: spool it, classify members as they arrive
 //! identify    .dist-info of the input
 //! ── pass 1: every member, in parallel; nothing is written ──
 //! classify    inflate once: magic, CRC-32, SHA-256; fat binaries by random access
@@ -25,65 +26,96 @@ pub mod emit;
 pub mod finish;
 pub mod identify;
 pub mod item;
+pub mod limits;
 pub mod meter;
 pub mod plan;
+pub mod receive;
 pub mod rewrite;
 pub mod sink;
+pub mod stats;
 pub mod unbundle;
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
-use std::{fs, io};
 
 use cancel::Cancel;
 use finish::Finisher;
 use meter::Meter;
+use receive::Received;
+use stats::Stats;
 
 use crate::error::{Error, Result};
 use crate::io::Input;
 use crate::io::output::{self, Pending};
-use crate::options::{OutputFormat, SplitOptions, SplitReport};
+use crate::options::{OutputFormat, SplitOptions, SplitReport, SpoolTo};
 
 mod stream;
 
+/// What every stage may look at.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// What the user wants.
+    pub options: &'a SplitOptions,
+    /// Whether to go on.
+    pub cancel: &'a Arc<Cancel>,
+    /// Counters for `--timings`.
+    pub stats: &'a Stats,
+}
+
 /// Splits the wheel. See [`crate::split`].
 pub fn split(options: &SplitOptions) -> Result<SplitReport> {
-    let in_wheel = |error: Error| error.in_wheel(&options.input);
     let cancel = Arc::new(Cancel::new(options.interrupt.clone()));
-    let input = Input::open(&options.input).map_err(in_wheel)?;
+    let stats = Stats::default();
+    let context = Context { options, cancel: &cancel, stats: &stats };
     let mut warnings = Vec::new();
-    let mut run = || -> Result<SplitReport> {
-        let mut identified = identify::identify(&input)?;
-        warnings.append(&mut identified.warnings);
-        let host_name = plan::wheels::output_name(&identified.filename, options.output_format);
-        protect_input(&input, &options.output_dir.join(&host_name), options)?;
-        let meter = Meter::new(
-            2 * input.members().iter().map(|member| member.size).sum::<u64>(),
-            options.progress.clone(),
-        );
-        let mut classified =
-            classify::classify(&input, &identified, options, &cancel, &meter, &mut warnings)?;
-        let plan = plan::plan(&input, &identified, &mut classified, options, &cancel, &mut warnings)?;
-        let created = OutputDirectory::prepare(&options.output_dir)?;
-        let streamed = stream::stream(&input, &plan, &host_name, options, &cancel, &meter)?;
-        let finisher = Finisher {
-            input: &input,
-            identified: &identified,
-            classified: &classified,
-            plan: &plan,
-            options,
-            cancel: &cancel,
-        };
-        let (mut pending, report) = finisher.finish(streamed)?;
-        input.verify_unchanged()?;
-        cancel.check()?;
-        commit(&mut pending)?;
-        created.keep();
-        Ok(report)
-    };
-    let mut report = run().map_err(in_wheel)?;
+    let mut report = run(&context, &mut warnings).map_err(|error| error.in_wheel(&options.input))?;
     report.warnings = warnings;
+    report.timings = stats.timings();
     Ok(report)
+}
+
+fn run(context: &Context<'_>, warnings: &mut Vec<String>) -> Result<SplitReport> {
+    let Context { options, cancel, stats } = *context;
+    let output_directory = OutputDirectory::new(&options.output_dir);
+    let (input, received) = open(context, &output_directory)?;
+    let mut identified = identify::identify(&input, options.input_name.as_deref())?;
+    warnings.append(&mut identified.warnings);
+    let host_name = plan::wheels::output_name(&identified.filename, options.output_format);
+    protect_input(&input, &options.output_dir.join(&host_name), options)?;
+    let total: u64 = input.members().iter().map(|member| member.size).sum();
+    let meter = Meter::new(2 * total, options.progress.clone());
+    let mut classified = classify::classify(context, &input, &identified, received, &meter, warnings)?;
+    let mut lap = stats.plan.lap();
+    let plan = plan::plan(context, &input, &identified, &mut classified, warnings)?;
+    lap.worked(0);
+    output_directory.make()?;
+    let streamed = stream::stream(context, &input, &plan, &host_name, &meter)?;
+    let mut lap = stats.finish.lap();
+    let finisher =
+        Finisher { context, input: &input, identified: &identified, classified: &classified, plan: &plan };
+    let (mut pending, report) = finisher.finish(streamed)?;
+    lap.worked(0);
+    input.verify_unchanged()?;
+    cancel.check()?;
+    commit(&mut pending)?;
+    output_directory.keep();
+    Ok(report)
+}
+
+/// Opens the input; a pipe is taken in first.
+fn open(context: &Context<'_>, output_directory: &OutputDirectory<'_>) -> Result<(Input, Received)> {
+    let options = context.options;
+    if options.input.as_os_str() != "-" {
+        return Ok((Input::open(&options.input)?, Received::new()));
+    }
+    if let Some(input) = Input::redirected()? {
+        return Ok((input, Received::new()));
+    }
+    if options.spool == SpoolTo::OutputDir {
+        output_directory.make()?;
+    }
+    receive::receive(context)
 }
 
 fn commit(pending: &mut [Pending]) -> Result<()> {
@@ -103,37 +135,33 @@ fn protect_input(input: &Input, host: &Path, options: &SplitOptions) -> Result<(
     Ok(())
 }
 
-/// The output directory. If it was made for this split and the split fails, it goes again.
+/// The output directory. What of it is made for this split goes again if the split fails.
 #[derive(Debug)]
-struct OutputDirectory {
-    made: Vec<PathBuf>,
+struct OutputDirectory<'a> {
+    path: &'a Path,
+    /// The directories that did not exist, innermost first.
+    missing: Vec<&'a Path>,
 }
 
-impl OutputDirectory {
-    fn prepare(path: &Path) -> Result<Self> {
-        let mut made = Vec::new();
-        let mut missing = Some(path);
-        while let Some(directory) = missing.filter(|path| !path.as_os_str().is_empty() && !path.exists()) {
-            made.push(directory.to_owned());
-            missing = directory.parent();
-        }
-        let prepared = Self { made };
-        fs::create_dir_all(path).map_err(|error| Error::io("create", path.to_owned(), error))?;
-        if !path.is_dir() {
-            let error = io::Error::from(io::ErrorKind::NotADirectory);
-            return Err(Error::io("write in", path.to_owned(), error));
-        }
-        Ok(prepared)
+impl<'a> OutputDirectory<'a> {
+    fn new(path: &'a Path) -> Self {
+        let missing =
+            path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+        Self { path, missing }
+    }
+
+    fn make(&self) -> Result<()> {
+        fs::create_dir_all(self.path).map_err(|error| Error::io("create", self.path.to_owned(), error))
     }
 
     fn keep(mut self) {
-        self.made.clear();
+        self.missing.clear();
     }
 }
 
-impl Drop for OutputDirectory {
+impl Drop for OutputDirectory<'_> {
     fn drop(&mut self) {
-        for directory in &self.made {
+        for directory in &self.missing {
             // Only if it is empty, which is the point.
             let _ = fs::remove_dir(directory);
         }

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::{Sender, unbounded};
 
@@ -12,6 +13,7 @@ use super::cancel::{Cancel, hung_up};
 use super::compress::Job;
 use super::item::{Extent, HostStep, Rewritten};
 use super::meter::Meter;
+use super::stats::Stats;
 use super::unbundle::{Bundle, Cutter};
 use crate::edit::{Apply, Capture, EditPlan};
 use crate::error::{Error, Result};
@@ -66,6 +68,7 @@ pub struct Rewriter<'scope, 'env> {
     /// For decoder windows: those of ordinary size all fit, of the largest one at a time.
     pub(super) windows: Arc<Budget>,
     pub(super) next_ticket: u64,
+    pub(super) stats: &'env Stats,
 }
 
 impl Rewriter<'_, '_> {
@@ -73,9 +76,12 @@ impl Rewriter<'_, '_> {
     pub fn run<'plan>(mut self, members: impl Iterator<Item = (usize, HostMember<'plan>)>) -> Result<()> {
         let input = self.input;
         let mut reader = StreamReader::new()?;
+        let mut lap = self.stats.rewrite.lap();
         for (index, action) in members {
             self.cancel.check()?;
             let member = &input.members()[index];
+            let waited_before = self.waited();
+            let copied = matches!(action, HostMember::Copy);
             match action {
                 HostMember::Copy => self.step(HostStep::Copy(index))?,
                 HostMember::Pack => {
@@ -94,6 +100,9 @@ impl Rewriter<'_, '_> {
                     self.step(HostStep::End)?;
                 }
             }
+            let waited = self.waited();
+            lap.less(waited - waited_before);
+            lap.worked(if copied { 0 } else { member.size });
         }
         self.cutter.finish()
     }
@@ -168,6 +177,11 @@ impl Rewriter<'_, '_> {
     fn progress(&self, bytes: usize) -> Result<()> {
         self.meter.add(bytes as u64);
         self.cancel.check()
+    }
+
+    /// Time that this thread has waited for memory so far.
+    fn waited(&self) -> Duration {
+        self.budget.waited() + self.payloads.waited() + self.windows.waited() + self.cutter.waited()
     }
 
     fn ticket(&mut self) -> u64 {

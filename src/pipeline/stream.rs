@@ -5,21 +5,23 @@ use std::sync::Arc;
 
 use crossbeam_channel::{bounded, unbounded};
 
+use super::Context;
 use super::archive::KpackWriter;
 use super::budget::Budget;
-use super::cancel::{Cancel, cause, stopped};
+use super::cancel::{cause, stopped};
 use super::classify::Layout;
 use super::compress::{self, Scheme};
 use super::deflates;
 use super::emit::{self, Hashed};
 use super::item::Extent;
+use super::limits::Limits;
 use super::meter::Meter;
 use super::plan::binaries::Binary;
 use super::plan::wheels::output_name;
 use super::plan::{DevicePlan, SplitPlan};
 use super::rewrite::{FatStream, HostMember, Rewriter};
 use super::sink::{Region, Sink};
-use super::unbundle::{self, Cutter, Output, SMALL, join};
+use super::unbundle::{self, Cutter, Output, join};
 use crate::error::Result;
 use crate::io::Input;
 use crate::io::output::scratch;
@@ -27,22 +29,6 @@ use crate::kpack::format;
 use crate::options::{OutputFormat, SplitOptions};
 use crate::zip::Attributes;
 use crate::{elf, pe};
-
-/// Bytes that the reader may have in flight as plain code objects.
-const OBJECTS_IN_FLIGHT: usize = 24 << 20;
-/// Bytes that it may have in flight as host blocks, twice: plain and deflated.
-const BLOCKS_IN_FLIGHT: usize = 12 << 20;
-/// Bytes of compressed bundles on their way to the decoders.
-const PAYLOAD_IN_FLIGHT: usize = 8 << 20;
-/// Bytes that each decoder may have in flight.
-const DECODED_IN_FLIGHT: usize = 16 << 20;
-/// Decoder windows together. A larger one is granted when no other is in use.
-const WINDOWS: usize = 16 << 20;
-/// Decoders beyond this many would wait for the one reader.
-const MAX_DECODERS: usize = 8;
-
-// Each of these budgets must hold two of its largest requests.
-const _: () = assert!(OBJECTS_IN_FLIGHT as u64 >= 2 * SMALL && DECODED_IN_FLIGHT as u64 >= 2 * SMALL);
 
 /// What the second pass leaves behind for `finish`.
 pub struct Streamed {
@@ -58,13 +44,13 @@ pub struct Streamed {
 
 /// Runs the second pass.
 pub(super) fn stream(
+    context: &Context<'_>,
     input: &Input,
     plan: &SplitPlan,
     host_name: &str,
-    options: &SplitOptions,
-    cancel: &Arc<Cancel>,
     meter: &Meter,
 ) -> Result<Streamed> {
+    let options = context.options;
     let when = super::finish::time_of_new_members(input, options);
     let open = |name: &str| match options.output_format {
         OutputFormat::Wheel => Sink::archive(&options.output_dir, name),
@@ -97,7 +83,8 @@ pub(super) fn stream(
         };
         writers.push(KpackWriter::new(archive.path.clone(), region, scheme));
     }
-    let hashed = run(input, plan, options, cancel, meter, &mut hosts, &mut writers)?;
+    let stage = SecondPass { context, input, plan, meter };
+    let hashed = stage.run(&mut hosts, &mut writers)?;
     Ok(Streamed { hosts, devices, writers, hashed })
 }
 
@@ -120,76 +107,83 @@ fn in_scratch(options: &SplitOptions) -> Result<File> {
     scratch(&options.output_dir)
 }
 
-fn run(
-    input: &Input,
-    plan: &SplitPlan,
-    options: &SplitOptions,
-    cancel: &Arc<Cancel>,
-    meter: &Meter,
-    hosts: &mut [Sink],
-    writers: &mut [KpackWriter],
-) -> Result<Vec<Hashed>> {
-    let jobs = options.jobs.max(1);
-    let decoders = jobs.min(MAX_DECODERS);
-    let budget = |capacity| Budget::new(capacity, Arc::clone(cancel));
-    std::thread::scope(|scope| {
-        // What waits in channels is bounded by the budgets, not by their capacity.
-        let (to_workers, jobs_to_do) = unbounded();
-        let (to_archives, frames) = unbounded();
-        let (to_host, steps) = unbounded();
-        // A bundle is handed over when a decoder is free.
-        let (to_decoders, bundles) = bounded(0);
-        let mut threads = Vec::new();
-        for _ in 0..jobs {
-            let (jobs_to_do, to_archives, to_host) =
-                (jobs_to_do.clone(), to_archives.clone(), to_host.clone());
-            let (scheme, deflates) = (options.scheme, deflates(options));
-            threads.push(scope.spawn(move || {
-                cancel.watch(compress::work(&jobs_to_do, &to_archives, &to_host, scheme, deflates))
-            }));
-        }
-        let output = Output {
-            cuts: &plan.archives.cuts,
-            jobs: to_workers.clone(),
-            frames: to_archives.clone(),
-            scheme: options.scheme,
-            cancel,
-        };
-        for _ in 0..decoders {
-            let bundles = bundles.clone();
-            let cutter = Cutter::new(scope, output.clone(), budget(DECODED_IN_FLIGHT));
-            threads.push(scope.spawn(move || cancel.watch(unbundle::decompress(&bundles, cutter))));
-        }
-        let archives =
-            scope.spawn(move || cancel.watch(emit::archives(&frames, &plan.archives.cuts, writers)));
-        let host =
-            scope.spawn(move || cancel.watch(emit::host(&steps, input, hosts, |bytes| meter.add(bytes))));
-        let rewriter = Rewriter {
-            input,
-            cancel,
-            meter,
-            jobs: to_workers,
-            steps: to_host,
-            bundles: to_decoders,
-            cutter: Cutter::new(scope, output, budget(OBJECTS_IN_FLIGHT)),
-            budget: budget(BLOCKS_IN_FLIGHT),
-            payloads: budget(PAYLOAD_IN_FLIGHT),
-            windows: budget(WINDOWS),
-            next_ticket: 0,
-        };
-        drop((to_archives, bundles, jobs_to_do));
-        let read = cancel.watch(rewriter.run(host_members(input, plan)));
-        let mut errors: Vec<_> = read.err().into_iter().collect();
-        for thread in threads {
-            errors.extend(join(thread).err());
-        }
-        errors.extend(join(archives).err());
-        let hashed = join(host).map_err(|error| errors.push(error)).ok();
-        match cause(errors) {
-            Some(error) => Err(error),
-            None => hashed.ok_or_else(stopped),
-        }
-    })
+struct SecondPass<'a> {
+    context: &'a Context<'a>,
+    input: &'a Input,
+    plan: &'a SplitPlan,
+    meter: &'a Meter,
+}
+
+impl SecondPass<'_> {
+    fn run(&self, hosts: &mut [Sink], writers: &mut [KpackWriter]) -> Result<Vec<Hashed>> {
+        let Self { input, plan, meter, .. } = *self;
+        let Context { options, cancel, stats } = *self.context;
+        let memory = options.memory_limit.unwrap_or_else(|| Limits::default_memory(options.jobs));
+        let limits = Limits::new(options.jobs, memory);
+        let budget = |capacity| Budget::new(capacity, Arc::clone(cancel));
+        std::thread::scope(|scope| {
+            // What waits in channels is bounded by the budgets, not by their capacity.
+            let (to_workers, jobs_to_do) = unbounded();
+            let (to_archives, frames) = unbounded();
+            let (to_host, steps) = unbounded();
+            // A bundle is handed over when a decoder is free.
+            let (to_decoders, bundles) = bounded(0);
+            let mut threads = Vec::new();
+            for _ in 0..limits.workers {
+                let (jobs_to_do, to_archives, to_host) =
+                    (jobs_to_do.clone(), to_archives.clone(), to_host.clone());
+                let (scheme, deflates) = (options.scheme, deflates(options));
+                threads.push(scope.spawn(move || {
+                    cancel.watch(compress::work(&jobs_to_do, &to_archives, &to_host, scheme, deflates, stats))
+                }));
+            }
+            let output = Output {
+                cuts: &plan.archives.cuts,
+                jobs: to_workers.clone(),
+                frames: to_archives.clone(),
+                scheme: options.scheme,
+                cancel,
+                stats,
+            };
+            for _ in 0..limits.decoders {
+                let bundles = bundles.clone();
+                let cutter = Cutter::new(scope, output.clone(), budget(limits.decoded));
+                threads.push(scope.spawn(move || cancel.watch(unbundle::decompress(&bundles, cutter))));
+            }
+            let archives = scope.spawn(move || {
+                cancel.watch(emit::archives(&frames, &plan.archives.cuts, writers, &stats.emit_archives))
+            });
+            let host = scope.spawn(move || {
+                cancel.watch(emit::host(&steps, input, hosts, |bytes| meter.add(bytes), &stats.emit_host))
+            });
+            let rewriter = Rewriter {
+                input,
+                cancel,
+                meter,
+                jobs: to_workers,
+                steps: to_host,
+                bundles: to_decoders,
+                cutter: Cutter::new(scope, output, budget(limits.objects)),
+                budget: budget(limits.blocks),
+                payloads: budget(limits.payloads),
+                windows: budget(limits.windows),
+                next_ticket: 0,
+                stats,
+            };
+            drop((to_archives, bundles, jobs_to_do));
+            let read = cancel.watch(rewriter.run(host_members(input, plan)));
+            let mut errors: Vec<_> = read.err().into_iter().collect();
+            for thread in threads {
+                errors.extend(join(thread).err());
+            }
+            errors.extend(join(archives).err());
+            let hashed = join(host).map_err(|error| errors.push(error)).ok();
+            match cause(errors) {
+                Some(error) => Err(error),
+                None => hashed.ok_or_else(stopped),
+            }
+        })
+    }
 }
 
 /// What happens to each member of the host wheel's body.

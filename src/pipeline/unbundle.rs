@@ -15,6 +15,7 @@ use super::budget::{Budget, Grant};
 use super::cancel::{Cancel, hung_up, stopped};
 use super::compress::{self, Job, Scheme};
 use super::item::{Compressed, Cut, CutIndex, Unbundled};
+use super::stats::Stats;
 use crate::error::{Error, Result};
 use crate::fatbin::ccob::{CcobDecoder, CcobHeader};
 use crate::io::member::CHUNK;
@@ -40,6 +41,8 @@ pub struct Output<'env> {
     pub scheme: Scheme,
     /// Looked at before waiting.
     pub cancel: &'env Cancel,
+    /// For timings.
+    pub stats: &'env Stats,
 }
 
 /// An object of which bytes have come and more will.
@@ -96,6 +99,11 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
         Ok(())
     }
 
+    /// Time that it has waited for memory so far.
+    pub fn waited(&self) -> std::time::Duration {
+        self.budget.waited()
+    }
+
     /// Ends a stream: empty objects that stand at its very end have no byte that would have started them.
     pub fn end(&mut self) -> Result<()> {
         if let Some(last) = self.waiting.back() {
@@ -114,9 +122,11 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
             join(self.encoders.remove(0))?;
         }
         let (sender, chunks) = bounded(LARGE_QUEUE);
-        let (frames, scheme, cancel) = (self.output.frames.clone(), self.output.scheme, self.output.cancel);
+        let Output { scheme, cancel, stats, .. } = self.output;
+        let frames = self.output.frames.clone();
         self.encoders.push(
-            self.scope.spawn(move || cancel.watch(compress::stream(cut, size, &chunks, &frames, scheme))),
+            self.scope
+                .spawn(move || cancel.watch(compress::stream(cut, size, &chunks, &frames, scheme, stats))),
         );
         let grant = self.budget.acquire(CHUNK)?;
         Ok(Open::Large { chunk: Vec::with_capacity(CHUNK), grant, encoder: sender })
@@ -188,13 +198,17 @@ pub struct Bundle {
 /// Decompresses bundles, one after the other, and cuts them.
 pub fn decompress<'scope, 'env>(bundles: &Receiver<Bundle>, cutter: Cutter<'scope, 'env>) -> Result<()> {
     let mut cutter = cutter;
+    let mut lap = cutter.output.stats.unbundle.lap();
     for Bundle { member, header, offset, cuts, payload, window } in bundles {
         let in_member = |error: Error| error.in_member(&member);
         let mut decoder = CcobDecoder::new(header, offset).map_err(|fault| in_member(fault.into()))?;
         cutter.expect(cuts);
         let mut position = 0;
         for (chunk, grant) in payload {
+            lap.waited();
             cutter.output.cancel.check()?;
+            let waited = cutter.budget.waited();
+            let before = position;
             decoder
                 .feed(&chunk, |bytes: &[u8]| {
                     cutter.feed(position, bytes)?;
@@ -203,6 +217,8 @@ pub fn decompress<'scope, 'env>(bundles: &Receiver<Bundle>, cutter: Cutter<'scop
                 })
                 .map_err(in_member)?;
             drop(grant);
+            lap.less(cutter.budget.waited() - waited);
+            lap.worked(position - before);
         }
         decoder.finish().map_err(|fault| in_member(fault.into()))?;
         cutter.end()?;

@@ -5,6 +5,6 @@ pub mod reader;
 pub mod records;
 pub mod writer;
 
-pub use reader::{Archive, Entry};
+pub use reader::{Archive, Arrival, Entry};
 pub use records::{Attributes, Method};
 pub use writer::{Layout, Sizes};

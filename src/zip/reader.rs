@@ -92,6 +92,62 @@ impl Archive {
     }
 }
 
+/// What stands at an offset of an archive of which only the beginning is there yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// A member, complete. Its attributes are in the central directory, and so are not known yet.
+    Member(Entry),
+    /// The beginning of something.
+    Incomplete,
+    /// No member whose end could be told: the central directory, or a member with a data descriptor.
+    End,
+}
+
+/// Looks at `offset` for the next member. The central directory has the last word: what this returns is a guess
+/// until the directory agrees.
+pub fn arrival(bytes: &[u8], offset: u64) -> Result<Arrival> {
+    let rest = slice(bytes, &(offset..bytes.len() as u64))?;
+    let signature = LocalFileHeader::SIGNATURE.as_bytes();
+    if !rest.starts_with(signature) {
+        let partial = rest.len() < signature.len() && signature.starts_with(rest);
+        return Ok(if partial { Arrival::Incomplete } else { Arrival::End });
+    }
+    let Ok(header) = LocalFileHeader::parser.parse_next(&mut Partial::new(rest)) else {
+        return Ok(Arrival::Incomplete);
+    };
+    let Some(method) = method(header.method).filter(|_| !header.has_data_descriptor()) else {
+        return Ok(Arrival::End);
+    };
+    let mut sizes = [u64::from(header.uncompressed_size), u64::from(header.compressed_size)];
+    let mut wide = extra_parts(&header.extra).find(|part| part.0 == ZIP64_FIELD).map(|part| part.1);
+    for size in &mut sizes {
+        if *size == LIMIT_32 {
+            let Some((value, rest)) = wide.and_then(|data| data.split_first_chunk::<8>()) else {
+                return Ok(Arrival::End);
+            };
+            *size = u64::from_le_bytes(*value);
+            wide = Some(rest);
+        }
+    }
+    let [size, compressed] = sizes;
+    let start = offset + LOCAL_HEADER + header.name.len() as u64 + header.extra.len() as u64;
+    let data = start..start.saturating_add(compressed);
+    if data.end > bytes.len() as u64 {
+        return Ok(Arrival::Incomplete);
+    }
+    let name = member_name(&header.name, offset)?;
+    let attributes = Attributes::default();
+    Ok(Arrival::Member(Entry {
+        name,
+        method,
+        crc32: header.crc32,
+        size,
+        header_offset: offset,
+        data,
+        attributes,
+    }))
+}
+
 struct Directory {
     range: Range<u64>,
     count: u64,

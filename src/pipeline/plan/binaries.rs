@@ -13,7 +13,8 @@ use crate::fault::{Fault, FaultKind};
 use crate::io::{Input, MemberReader};
 use crate::kpack::marker::marker;
 use crate::options::{SplitOptions, UnknownArch};
-use crate::pipeline::cancel::{Cancel, cause};
+use crate::pipeline::Context;
+use crate::pipeline::cancel::cause;
 use crate::pipeline::classify::{Classified, FatBinary, Kind, Layout};
 use crate::pipeline::unbundle::join;
 use crate::{elf, pe};
@@ -43,17 +44,16 @@ pub struct Choice<'a> {
     pub group: &'a str,
     /// The architecture table.
     pub table: &'a ArchTable,
-    /// The options.
-    pub options: &'a SplitOptions,
-    /// Looked at between binaries.
-    pub cancel: &'a Cancel,
+    /// Options and cancellation.
+    pub context: &'a Context<'a>,
 }
 
 impl Choice<'_> {
     /// Sorts the fat binaries below the root into those to split and those that stay whole, plans the rewriting of the
     /// former, and takes their checkpoints' memory back.
     pub fn choose(&self, classified: &mut [Classified], warnings: &mut Vec<String>) -> Result<Vec<Binary>> {
-        let Self { input, root, table, options, .. } = *self;
+        let Self { input, root, table, .. } = *self;
+        let options = self.context.options;
         let mut unknown: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         let mut chosen = Vec::new();
         for (index, classified) in classified.iter_mut().enumerate() {
@@ -114,7 +114,8 @@ impl Choice<'_> {
         chosen: Vec<(usize, String, FatBinary)>,
         warnings: &mut Vec<String>,
     ) -> Result<Vec<Binary>> {
-        let Self { input, group, options, cancel, .. } = *self;
+        let Self { input, group, .. } = *self;
+        let Context { options, cancel, .. } = *self.context;
         let count = chosen.len();
         let work: Vec<Mutex<Option<(usize, String, FatBinary)>>> =
             chosen.into_iter().map(|item| Mutex::new(Some(item))).collect();

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use archives::Archives;
 use binaries::Binary;
 
-use super::cancel::Cancel;
+use super::Context;
 use super::classify::{Classified, Kind};
 use super::identify::Identified;
 use crate::arch::table::{ArchTable, Bundle};
@@ -85,13 +85,13 @@ pub struct VariantPlan {
 
 /// Plans the split. Takes the fat binaries out of `classified`.
 pub fn plan(
+    context: &Context<'_>,
     input: &Input,
     identified: &Identified,
     classified: &mut [Classified],
-    options: &SplitOptions,
-    cancel: &Cancel,
     warnings: &mut Vec<String>,
 ) -> Result<SplitPlan> {
+    let options = context.options;
     let table = arch_table(options)?;
     let duplicates = wheels::duplicates(input, classified)?;
     let members = input.members();
@@ -106,7 +106,7 @@ pub fn plan(
     let any_split = classified.iter().any(|classified| matches!(classified.kind, Kind::AlreadySplit));
     let binaries = match &root {
         Some(root) => {
-            let choice = binaries::Choice { input, root, group: &group, table: &table, options, cancel };
+            let choice = binaries::Choice { input, root, group: &group, table: &table, context };
             choice.choose(classified, warnings)?
         }
         None => Vec::new(),

@@ -1,0 +1,639 @@
+//! The planner against files from the builder, judged by the memory images.
+
+use proptest::prelude::*;
+
+use super::image::problems;
+use super::testing::{Content, DEVICE_BYTE, ElfBuilder, TestSection, TestWrapper, Via};
+use super::{ElfLayout, locate, plan, verify};
+use crate::edit::{Apply, BinaryPlan, Capture, Planned};
+use crate::fatbin::wrapper::Located;
+use crate::fault::{Fault, FaultKind, Result};
+use crate::source::ReadAt;
+
+const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa3a/b\xabkernel_name\xa5x.so!";
+
+fn located(file: &[u8]) -> Result<Located<ElfLayout>> {
+    locate(&mut &*file)
+}
+
+fn fat(file: &[u8]) -> ElfLayout {
+    match located(file).unwrap() {
+        Located::Fat(layout) => layout,
+        Located::Plain => panic!("plain"),
+        Located::AlreadySplit => panic!("already split"),
+    }
+}
+
+fn fault(file: &[u8]) -> Fault {
+    match located(file) {
+        Err(fault) => fault,
+        Ok(Located::Fat(layout)) => plan(&mut &*file, &layout, MARKER).expect_err("no fault"),
+        Ok(_) => panic!("no fat binary"),
+    }
+}
+
+/// Locates, plans, applies, verifies; returns the result and the plan.
+fn split(file: &[u8], marker: &[u8]) -> Result<(Vec<u8>, BinaryPlan)> {
+    let Located::Fat(layout) = located(file)? else { panic!("no fat binary") };
+    let plan = plan(&mut &*file, &layout, marker)?;
+    let mut output = Vec::new();
+    let mut capture = Capture::new(plan.edits.output_len(), plan.verify.clone());
+    let mut apply = Apply::new(&plan.edits);
+    let mut sink = |bytes: &[u8]| {
+        output.extend_from_slice(bytes);
+        capture.feed(bytes);
+        Ok::<_, Fault>(())
+    };
+    for chunk in file.chunks(5000) {
+        apply.feed(chunk, &mut sink)?;
+    }
+    apply.finish(&mut sink)?;
+    verify(&mut capture, &layout, marker, &plan)?;
+    verify(&mut Planned::new(&plan.edits, file), &layout, marker, &plan)?;
+    Ok((output, plan))
+}
+
+/// Splits the builder's file and has it judged.
+fn check(builder: &ElfBuilder) -> (Vec<u8>, Vec<u8>, BinaryPlan) {
+    let before = builder.build();
+    let (after, plan) = split(&before, MARKER).unwrap();
+    let found = problems(&before, &after, MARKER, builder.relative, builder.absolute);
+    assert!(found.is_empty(), "{found:#?}\n{:?}", plan.notes);
+    assert!(matches!(located(&after).unwrap(), Located::AlreadySplit));
+    (before, after, plan)
+}
+
+/// As [`check`]; the bundle must have left the file but for `rest` bytes.
+fn check_shrinks(builder: &ElfBuilder, rest: u64) -> Vec<u8> {
+    let (before, after, plan) = check(builder);
+    let bundle = before.iter().filter(|&&byte| byte == DEVICE_BYTE).count() as u64;
+    let saved = (before.len() as u64).saturating_sub(after.len() as u64);
+    assert!(saved + rest >= bundle, "{saved} of {bundle} bytes left the file, {:?}", plan.notes);
+    after
+}
+
+fn segment_kinds(file: &[u8]) -> Vec<u32> {
+    let count = u16::from_le_bytes([file[56], file[57]]);
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+    (0..usize::from(count)).map(|index| word(64 + 56 * index)).collect()
+}
+
+#[test]
+fn bundle_in_the_middle_becomes_a_hole() {
+    let after = check_shrinks(&ElfBuilder::shared(100_000), 0x1000 + 100);
+    assert_eq!(segment_kinds(&after).iter().filter(|&&kind| kind == 1).count(), 5);
+}
+
+#[test]
+fn bundle_at_the_end_of_its_segment_shortens_it() {
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.segments[2].1.truncate(2);
+    let after = check_shrinks(&builder, 0x1000 + 200);
+    assert_eq!(segment_kinds(&after).iter().filter(|&&kind| kind == 1).count(), 4);
+}
+
+#[test]
+fn bundle_at_the_start_of_its_segment_moves_the_start() {
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.segments[2].1.remove(0);
+    let rodata = builder.segments[1].1[0].clone();
+    builder.segments[1].1.push(TestSection { name: ".rodata".to_owned(), ..rodata });
+    let after = check_shrinks(&builder, 0x1000 + 200);
+    assert_eq!(segment_kinds(&after).iter().filter(|&&kind| kind == 1).count(), 4);
+}
+
+#[test]
+fn bundle_before_bss_keeps_the_bss() {
+    let mut builder = ElfBuilder::shared(100_000);
+    let bundle = builder.segments[2].1.remove(1);
+    let at = builder.segments[3].1.len() - 1;
+    builder.segments[3].1.insert(at, bundle);
+    check_shrinks(&builder, 0x2000 + 200);
+}
+
+#[test]
+fn room_comes_from_null_headers_then_gap_then_phdr_then_moving() {
+    let kinds = |builder: &ElfBuilder| {
+        let (before, after, plan) = check(builder);
+        assert!(plan.notes.is_empty());
+        (segment_kinds(&before), segment_kinds(&after), after)
+    };
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.null_headers = 1;
+    let (before, after, _) = kinds(&builder);
+    assert_eq!(before.len(), after.len());
+
+    builder.null_headers = 0;
+    builder.gap = 60;
+    let (before, after, file) = kinds(&builder);
+    assert_eq!(before.len() + 1, after.len());
+    let note = builder.build();
+    let old = 64 + 56 * before.len() + 60;
+    assert_eq!(file[old..old + 36], note[old..old + 36], "the note did not move");
+
+    builder.gap = 0;
+    builder.phdr = true;
+    let (before, after, _) = kinds(&builder);
+    assert_eq!(before.len(), after.len());
+    assert!(!after.contains(&6));
+
+    // A program with PT_INTERP keeps PT_PHDR.
+    let interp = TestSection::new(".interp", 1, 2, 1, Content::Bytes(b"/lib/ld.so\0".to_vec()));
+    builder.segments[0].1.insert(0, interp);
+    let (before, after, _) = kinds(&builder);
+    assert_eq!(before.len() + 1, after.len());
+    assert!(after.contains(&6));
+}
+
+#[test]
+fn without_room_for_a_header_the_bundle_is_zeroed_in_place() {
+    let mut builder = ElfBuilder::shared(100_000);
+    // Nothing may move: what stands behind the table is no table of the loader.
+    builder.segments[0].1.retain(|section| section.name != ".note.gnu.build-id");
+    let constants = TestSection::new(".constants", 1, 2, 1, Content::Bytes(vec![1; 100]));
+    builder.segments[0].1.insert(0, constants);
+    let (before, after, plan) = check(&builder);
+    assert!(after.len() >= before.len());
+    assert!(plan.notes[0].contains("no room for another program header"), "{:?}", plan.notes);
+}
+
+#[test]
+fn small_bundles_and_tight_markers() {
+    for size in [MARKER.len() as u64, 100, 4000, 4096, 4097, 8191, 8192, 8193, 12_288, 20_000] {
+        check(&ElfBuilder::shared(size));
+    }
+    // Smaller than the marker: the gap before .eh_frame helps once it is wide enough.
+    let mut builder = ElfBuilder::shared(20);
+    builder.section(".eh_frame").align = 256;
+    check(&builder);
+    builder.section(".eh_frame").align = 8;
+    let fault = fault(&builder.build());
+    assert_eq!(fault.kind, FaultKind::Unsupported);
+    assert!(fault.message.contains("marker"), "{fault}");
+}
+
+#[test]
+fn large_alignment_is_lowered_only_where_it_costs_much() {
+    let mut builder = ElfBuilder::shared(300_000);
+    builder.align = 0x10000;
+    let (_, _, plan) = check(&builder);
+    assert!(plan.notes[0].contains("lowered to 0x1000"), "{:?}", plan.notes);
+    let mut builder = ElfBuilder::shared(0x20_0000 + 0x1000 - 4);
+    builder.align = 0x10000;
+    let (_, _, plan) = check(&builder);
+    assert!(plan.notes.is_empty(), "{:?}", plan.notes);
+    // A section that needs the alignment keeps it.
+    let mut builder = ElfBuilder::shared(300_000);
+    builder.align = 0x10000;
+    builder.section(".data").align = 0x4000;
+    let (_, _, plan) = check(&builder);
+    assert!(plan.notes[0].contains("lowered to 0x4000"), "{:?}", plan.notes);
+}
+
+#[test]
+fn wrappers_of_every_kind() {
+    let mut builder = ElfBuilder::shared(100_000)
+        .wrapper(8192, Via::Symbolic)
+        .wrapper(4096, Via::RelativeInPlace)
+        .wrapper(4096, Via::Relr)
+        .wrapper(0, Via::Relr);
+    builder.segments[0].1.push(TestSection::new(".relr.dyn", 19, 2, 8, Content::Relr));
+    let layout = fat(&builder.build());
+    let start = layout.sections[0].address;
+    let targets: Vec<u64> = layout.wrappers.iter().map(|wrapper| wrapper.target - start).collect();
+    assert_eq!(targets, [0, 8192, 4096, 4096, 0]);
+    check_shrinks(&builder, 0x2000);
+}
+
+#[test]
+fn executables_hold_pointers_in_place() {
+    let mut builder = ElfBuilder::shared(100_000).wrapper(4096, Via::InPlace);
+    builder.kind = 2;
+    builder.base = 0x40_0000;
+    builder.wrappers[0].via = Via::InPlace;
+    check_shrinks(&builder, 0x2000);
+}
+
+#[test]
+fn split_wrappers_stay_as_they_are() {
+    let mut builder = ElfBuilder::shared(100_000).wrapper(4096, Via::Relative);
+    builder.wrappers[0].magic = 0x4b50_4948;
+    builder.wrappers[0].target = (".rodata".to_owned(), 0, 0);
+    let (before, after, _) = check(&builder);
+    assert_eq!(fat(&before).wrappers[0].magic, 0x4b50_4948);
+    // The second wrapper's index counts the first.
+    assert!(!after.is_empty());
+    builder.wrappers.truncate(1);
+    assert!(matches!(located(&builder.build()).unwrap(), Located::AlreadySplit));
+}
+
+#[test]
+fn two_bundle_sections() {
+    for second in [9000, 20, 100_000] {
+        let mut builder = ElfBuilder::shared(50_000).wrapper(0, Via::Relative);
+        builder.wrappers[1].target = (".hip_fatbin".to_owned(), 1, 0);
+        builder.segments[2]
+            .1
+            .insert(3, TestSection::new(".hip_fatbin", 1, 2, 0x1000, Content::Bundle(second)));
+        builder.segments[2].1.push(TestSection::new(
+            ".gcc_except_table",
+            1,
+            2,
+            4,
+            Content::Bytes(vec![3; 99]),
+        ));
+        builder.null_headers = 2;
+        let file = builder.build();
+        assert_eq!(fat(&file).sections.len(), 2);
+        check(&builder);
+    }
+}
+
+#[test]
+fn other_machines() {
+    for (machine, relative, absolute, align) in
+        [(183, 1027, 257, 0x10000), (183, 1027, 257, 0x1000), (21, 22, 38, 0x10000), (243, 3, 2, 0x1000)]
+    {
+        let mut builder = ElfBuilder::shared(300_000).wrapper(4096, Via::Symbolic);
+        (builder.machine, builder.relative, builder.absolute, builder.align) =
+            (machine, relative, absolute, align);
+        check_shrinks(&builder, 2 * align + 0x1000);
+    }
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.machine = 8;
+    assert_eq!(fault(&builder.build()).kind, FaultKind::Unsupported);
+}
+
+#[test]
+fn more_sections_than_sixteen_bits_count() {
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.empty_sections = 0xff10;
+    check_shrinks(&builder, 0x2000);
+}
+
+#[test]
+fn names_may_share_a_table_with_symbols() {
+    let mut builder = ElfBuilder::shared(100_000);
+    let mut prefix: Vec<u8> = b"\0symbol\0".repeat(20_000);
+    prefix.push(0);
+    builder.section(".shstrtab").content = Content::Names(prefix.clone());
+    let (before, after, _) = check(&builder);
+    assert!(after.len() < before.len() - 90_000);
+    // Not at the end, and something that needs alignment behind it.
+    let names = builder.rest.pop().unwrap();
+    builder.rest.insert(0, names);
+    check(&builder);
+    builder.section(".debug_info").align = 64;
+    check(&builder);
+}
+
+#[test]
+fn segments_behind_the_section_names_keep_their_alignment() {
+    for pad in [0, 3000] {
+        let mut builder = ElfBuilder::shared(100_000);
+        builder.rest.push(TestSection::new(".debug_str", 1, 0, 1, Content::Bytes(vec![7; 2500 + pad])));
+        let mut file = builder.build();
+        // As patchelf does: a segment behind everything, in place of PT_GNU_STACK.
+        let count = usize::from(u16::from_le_bytes([file[56], file[57]]));
+        file.resize(file.len().next_multiple_of(0x1000), 0);
+        let (at, header) = (file.len() as u64, 64 + 56 * (count - 1));
+        file.extend([0x77; 300]);
+        let mut words = [0u8; 56];
+        words[..8].copy_from_slice(&(1u64 | 6 << 32).to_le_bytes());
+        for (index, word) in [at, at + 0x100_0000, at + 0x100_0000, 300, 300, 0x1000].iter().enumerate() {
+            words[8 + 8 * index..16 + 8 * index].copy_from_slice(&word.to_le_bytes());
+        }
+        file[header..header + 56].copy_from_slice(&words);
+        let (after, _) = split(&file, MARKER).unwrap();
+        let found = problems(&file, &after, MARKER, 8, 1);
+        assert!(found.is_empty(), "{found:#?}");
+    }
+}
+
+#[test]
+fn section_headers_inside_a_segment_are_written_anew() {
+    let builder = ElfBuilder::shared(100_000);
+    let mut file = builder.build();
+    let table = u64::from_le_bytes(file[40..48].try_into().unwrap());
+    let length = file.len() as u64;
+    let header = 64 + 56 * (segment_kinds(&file).len() - 1);
+    let start = table & !0xfff;
+    let mut words = [0u8; 56];
+    words[..8].copy_from_slice(&(1u64 | 4 << 32).to_le_bytes());
+    let size = length - table;
+    for (index, word) in [table, table + 0x100_0000, 0, size, size, 0x1000].iter().enumerate() {
+        words[8 + 8 * index..16 + 8 * index].copy_from_slice(&word.to_le_bytes());
+    }
+    assert!(start > 0);
+    file[header..header + 56].copy_from_slice(&words);
+    let (after, _) = split(&file, MARKER).unwrap();
+    let found = problems(&file, &after, MARKER, 8, 1);
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn what_is_no_fat_binary_passes() {
+    let plain = |bend: &dyn Fn(&mut Vec<u8>)| {
+        let mut file = ElfBuilder::shared(10_000).build();
+        bend(&mut file);
+        assert!(matches!(located(&file).unwrap(), Located::Plain));
+    };
+    plain(&|file| file[4] = 1); // 32-bit
+    plain(&|file| file[5] = 2); // big-endian
+    plain(&|file| file[16] = 1); // an object
+    plain(&|file| file[40..48].fill(0)); // no section headers
+    plain(&|file| file.truncate(40));
+    plain(&|file| file.truncate(0));
+    let debug = |builder: &mut ElfBuilder| {
+        for name in [".hip_fatbin", ".hipFatBinSegment"] {
+            builder.section(name).kind = 8;
+            builder.section(name).content = Content::Bss(4096);
+        }
+        builder.wrappers.clear();
+    };
+    let mut builder = ElfBuilder::shared(10_000);
+    debug(&mut builder);
+    assert!(matches!(located(&builder.build()).unwrap(), Located::Plain));
+}
+
+#[test]
+fn what_is_not_understood_is_a_fault() {
+    // A pointer into the bundle that is no wrapper's.
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.pointers.push(((".data".to_owned(), 16), (".hip_fatbin".to_owned(), 50)));
+    let found = fault(&builder.build());
+    assert_eq!(found.kind, FaultKind::Unsupported);
+    assert!(found.message.contains("belongs to no wrapper"), "{found}");
+    // One that the loader writes into the bundle.
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.pointers.push(((".hip_fatbin".to_owned(), 64), (".data".to_owned(), 8)));
+    assert!(fault(&builder.build()).message.contains("writes to address"));
+    // Wrapper outside the bundle, unknown magic, trailing bytes.
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.wrappers[0].target = (".rodata".to_owned(), 0, 0);
+    assert!(fault(&builder.build()).message.contains("must be in .hip_fatbin"));
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.wrappers[0].magic = 0x1234;
+    assert!(fault(&builder.build()).message.contains("0x00001234"));
+    let wrapper: Vec<u8> = [&0x4849_5046_u32.to_le_bytes()[..], &[0; 20]].concat();
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.section(".hipFatBinSegment").content = Content::Bytes([wrapper, vec![1; 8]].concat());
+    assert!(fault(&builder.build()).message.contains("no multiple of 24"));
+    // No wrappers, no bundle.
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.section(".hipFatBinSegment").name = ".other".to_owned();
+    assert!(fault(&builder.build()).message.contains(".hipFatBinSegment"));
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.section(".hip_fatbin").name = ".hop_fatbin".to_owned();
+    builder.wrappers[0].target.0 = ".hop_fatbin".to_owned();
+    assert!(fault(&builder.build()).message.contains(".hip_fatbin"));
+}
+
+#[test]
+fn what_overlaps_the_bundle_is_refused() {
+    let builder = ElfBuilder::shared(100_000);
+    let file = builder.build();
+    let bundle = fat(&file).sections[0].clone();
+    // PT_GNU_STACK, the last header, becomes PT_TLS over the end of the bundle.
+    let header = 64 + 56 * (segment_kinds(&file).len() - 1);
+    let mut bent = file.clone();
+    let mut words = [0u8; 56];
+    words[..8].copy_from_slice(&(7u64 | 4 << 32).to_le_bytes());
+    let start = bundle.range.end - 8;
+    for (index, word) in [start, bundle.address + 99_992, 0, 16, 16, 8].iter().enumerate() {
+        words[8 + 8 * index..16 + 8 * index].copy_from_slice(&word.to_le_bytes());
+    }
+    bent[header..header + 56].copy_from_slice(&words);
+    let found = fault(&bent);
+    assert_eq!(found.kind, FaultKind::Unsupported);
+    assert!(found.message.contains("PT_TLS"), "{found}");
+    // The entry point.
+    let mut bent = file.clone();
+    bent[24..32].copy_from_slice(&(bundle.address + 1).to_le_bytes());
+    assert!(fault(&bent).message.contains("entry point"));
+}
+
+#[test]
+fn verify_notices_broken_promises() {
+    let file = ElfBuilder::shared(100_000).build();
+    let layout = fat(&file);
+    let plan = plan(&mut file.as_slice(), &layout, MARKER).unwrap();
+    let (good, _) = split(&file, MARKER).unwrap();
+    assert!(verify(&mut good.as_slice(), &layout, MARKER, &plan).is_ok());
+    assert!(verify(&mut good.as_slice(), &layout, b"other", &plan).is_err());
+    let mut noticed = 0;
+    for range in &plan.verify {
+        for at in range.clone() {
+            let mut bad = good.clone();
+            bad[at as usize] ^= 0x55;
+            noticed += u32::from(verify(&mut bad.as_slice(), &layout, MARKER, &plan).is_err());
+        }
+    }
+    let total: u64 = plan.verify.iter().map(|range| range.end - range.start).sum();
+    // Flags of the ELF header, physical addresses and unused padding may change unnoticed; little else.
+    assert!(u64::from(noticed) * 2 > total, "{noticed} of {total} flipped bytes noticed");
+}
+
+/// A file with a bundle of more than 4 GiB, of which only the ends exist.
+struct Sparse {
+    head: Vec<u8>,
+    hole: std::ops::Range<u64>,
+    tail: Vec<u8>,
+}
+
+impl ReadAt for Sparse {
+    fn len(&self) -> u64 {
+        self.hole.end + self.tail.len() as u64
+    }
+
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let end = offset + buffer.len() as u64;
+        if end <= self.hole.start {
+            (&*self.head).read_at(offset, buffer)
+        } else if offset >= self.hole.end {
+            (&*self.tail).read_at(offset - self.hole.end, buffer)
+        } else {
+            panic!("the planner read {offset:#x}..{end:#x}, which is device code");
+        }
+    }
+}
+
+#[test]
+fn bundles_of_more_than_four_gib_are_never_read() {
+    // A small file, stretched inside the bundle: every offset and address behind it grows.
+    let stretch = 5 << 30;
+    let builder = ElfBuilder::shared(100_000);
+    let mut file = builder.build();
+    let bundle = fat(&file).sections[0].clone();
+    let middle = bundle.range.start + 50_000;
+    let grow = |file: &mut [u8], at: usize, from: u64| {
+        let value = u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+        if value >= from {
+            file[at..at + 8].copy_from_slice(&(value + stretch).to_le_bytes());
+        }
+    };
+    let limit = bundle.range.start + 1;
+    let segments = segment_kinds(&file).len();
+    for index in 0..segments {
+        let at = 64 + 56 * index;
+        for field in [8, 16, 24] {
+            grow(&mut file, at + field, limit);
+        }
+        let word = |file: &[u8], at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+        if word(&file, at) as u32 == 1
+            && word(&file, at + 8) < limit
+            && word(&file, at + 8) + word(&file, at + 32) > limit
+        {
+            grow(&mut file, at + 32, 0);
+            grow(&mut file, at + 40, 0);
+        }
+    }
+    let table = u64::from_le_bytes(file[40..48].try_into().unwrap()) as usize;
+    let sections = usize::from(u16::from_le_bytes([file[60], file[61]]));
+    let mut rela = 0;
+    for index in 1..sections {
+        let at = table + 64 * index;
+        grow(&mut file, at + 16, limit);
+        grow(&mut file, at + 24, limit);
+        let offset = u64::from_le_bytes(file[at + 24..at + 32].try_into().unwrap());
+        if offset == bundle.range.start {
+            grow(&mut file, at + 32, 0);
+        }
+        if file[at + 4] == 4 {
+            rela = offset as usize;
+        }
+    }
+    for entry in 0..2 {
+        grow(&mut file, rela + 24 * entry, limit);
+        grow(&mut file, rela + 24 * entry + 16, limit);
+    }
+    grow(&mut file, 40, limit);
+    let tail = file.split_off(middle as usize);
+    let mut sparse = Sparse { head: file, hole: middle..middle + stretch, tail };
+    sparse.head.truncate(bundle.range.start as usize);
+    sparse.hole.start = bundle.range.start;
+    let rest = (bundle.range.end - middle) as usize;
+    sparse.tail.drain(..rest);
+    sparse.hole.end += rest as u64;
+
+    let Located::Fat(layout) = locate(&mut sparse).unwrap() else { panic!("no fat binary") };
+    assert_eq!(layout.sections[0].range.end - layout.sections[0].range.start, stretch + 100_000);
+    let plan = plan(&mut sparse, &layout, MARKER).unwrap();
+    assert!(plan.edits.output_len() < 40_000, "{}", plan.edits.output_len());
+    verify(&mut Planned::new(&plan.edits, sparse), &layout, MARKER, &plan).unwrap();
+}
+
+fn via() -> impl Strategy<Value = Via> {
+    prop_oneof![
+        Just(Via::Relative),
+        Just(Via::RelativeInPlace),
+        Just(Via::Symbolic),
+        Just(Via::Relr),
+        Just(Via::InPlace)
+    ]
+}
+
+prop_compose! {
+    fn layouts()(
+        size in prop_oneof![100u64..9000, 9000u64..200_000],
+        bundle_place in 0usize..5,
+        vias in prop::collection::vec((via(), 0u64..100), 1..6),
+        align in prop_oneof![Just(0x1000u64), Just(0x4000), Just(0x10000), Just(0x20_0000)],
+        machine in prop_oneof![Just((62u16, 8u32, 1u32)), Just((183, 1027, 257)), Just((243, 3, 2))],
+        (program, phdr, interp, note, separate) in any::<(bool, bool, bool, bool, bool)>(),
+        null_headers in 0usize..2,
+        gap in prop_oneof![Just(0u64), 0u64..200],
+        (names_first, empty) in (any::<bool>(), 0usize..20),
+        second in prop::option::of(20u64..30_000),
+        (eh_align, note_len, hash_len) in (0u32..9, 1usize..80, 1usize..2000),
+        trailer in prop::collection::vec(any::<u8>(), 0..9),
+    ) -> ElfBuilder {
+        let mut builder = ElfBuilder::shared(size);
+        (builder.machine, builder.relative, builder.absolute) = machine;
+        builder.align = align;
+        (builder.phdr, builder.null_headers, builder.gap, builder.separate) = (phdr, null_headers, gap, separate);
+        builder.empty_sections = empty;
+        builder.trailer = trailer;
+        builder.section(".eh_frame").align = 1 << eh_align;
+        builder.section(".note.gnu.build-id").content = Content::Bytes(vec![1; note_len]);
+        builder.section(".gnu.hash").content = Content::Bytes(vec![2; hash_len]);
+        builder.wrappers = vias.iter().map(|(via, at)| TestWrapper {
+            magic: 0x4849_5046,
+            target: (".hip_fatbin".to_owned(), 0, at * size / 100),
+            via: *via,
+        }).collect();
+        builder.segments[0].1.push(TestSection::new(".relr.dyn", 19, 2, 8, Content::Relr));
+        if program {
+            builder.kind = 2;
+            builder.base = 0x40_0000;
+        }
+        if !note {
+            builder.segments[0].1.remove(0);
+        }
+        if interp {
+            let content = Content::Bytes(b"/lib64/ld-linux-x86-64.so.2\0".to_vec());
+            builder.segments[0].1.insert(0, TestSection::new(".interp", 1, 2, 1, content));
+        }
+        // The bundle goes to the front or the end of a segment, or before .bss.
+        let bundle = builder.segments[2].1.remove(1);
+        match bundle_place {
+            0 => builder.segments[2].1.insert(1, bundle),
+            1 => builder.segments[2].1.insert(0, bundle),
+            2 => builder.segments[2].1.push(bundle),
+            3 => builder.segments[3].1.insert(4, bundle),
+            _ => builder.segments.insert(3, (4, vec![bundle])),
+        }
+        if let Some(second) = second {
+            let section = TestSection::new(".hip_fatbin", 1, 2, 0x1000, Content::Bundle(second));
+            builder.segments[1].1.push(section);
+            builder.wrappers.iter_mut().for_each(|wrapper| wrapper.target.1 = 1);
+            builder.wrappers[0].target = (".hip_fatbin".to_owned(), 0, second / 2);
+            builder.segments[1].1.push(TestSection::new(".fini", 1, 6, 4, Content::Bytes(vec![9; 50])));
+        }
+        if names_first {
+            let names = builder.rest.pop().unwrap();
+            builder.rest.insert(0, names);
+        }
+        builder
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_layout_means_the_same_after_a_split(builder in layouts()) {
+        check(&builder);
+    }
+
+    #[test]
+    fn mutated_headers_never_panic(
+        builder in layouts(),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0u8..6, any::<u64>()), 1..5),
+    ) {
+        let mut file = builder.build();
+        let table = u64::from_le_bytes(file[40..48].try_into().unwrap()) as usize;
+        let segments = segment_kinds(&file).len();
+        for (index, what, value) in edits {
+            // Fields of the headers, of both tables, and of what is at the file's start.
+            let (range, size) = match what {
+                0 => (16..64, 2),
+                1 => (64..64 + 56 * segments, 8),
+                2 | 3 => (table.min(file.len() - 8)..file.len() - 8, 8),
+                _ => (64..file.len().min(3000), 8),
+            };
+            let slots = (range.end - range.start) / size;
+            if slots > 0 {
+                let at = range.start + index.index(slots) * size;
+                let value = if what % 2 == 0 { value } else { value % 0x20_0000 };
+                file[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
+            }
+        }
+        if let Ok(Located::Fat(layout)) = located(&file) {
+            if let Ok(plan) = plan(&mut file.as_slice(), &layout, MARKER) {
+                // What is planned is also kept.
+                verify(&mut Planned::new(&plan.edits, file.as_slice()), &layout, MARKER, &plan).unwrap();
+            }
+        }
+    }
+}
