@@ -54,7 +54,7 @@ impl Random {
 
     /// A number below `bound`, which must not be 0. The bias is below 2^-32 for the bounds used here.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }
 

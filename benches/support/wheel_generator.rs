@@ -130,7 +130,7 @@ pub(crate) fn write_wheel(spec: &WheelSpec, path: &Path, threads: usize) -> io::
         out: File::create(path)?,
         layout: Layout::new(),
         record: RecordWriter::new(),
-        attributes: Attributes::regular(0o644, (2025 - 1980 << 9 | 6 << 5 | 1, 0)),
+        attributes: Attributes::regular(0o644, (((2025 - 1980) << 9) | (6 << 5) | 1, 0)),
         summary: Summary::default(),
     };
     // A tenth of the wheel at most is small files, a tenth libraries without device code.

@@ -17,6 +17,9 @@ use crate::fatbin::HeaderParse;
 use crate::fatbin::bundle::BundleHeader;
 use crate::fatbin::ccob::{CcobDecoder, CcobHeader};
 
+/// A decoder thread keeps a window of up to this size for the next bundle, in bytes: what zstd's usual levels use.
+const KEPT_WINDOW: usize = 8 << 20;
+
 /// One compressed bundle for a decoder thread.
 #[derive(Debug)]
 pub struct Bundle {
@@ -112,18 +115,19 @@ impl Decoders {
 
 /// Decompresses bundles, one after the other, and cuts them.
 pub fn decompress(bundles: &Receiver<Bundle>, mut cutter: Cutter<'_, '_>) -> Result<()> {
+    let mut decoder = None;
     for bundle in bundles {
         match bundle.objects.clone() {
             Objects::Planned(pieces) => {
                 cutter.expect(pieces);
                 let in_member = |error: Error| error.in_member(&bundle.member);
-                decode(&bundle, &mut cutter, |_, _, _| Ok(())).map_err(in_member)?;
+                decode(&bundle, &mut decoder, &mut cutter, |_, _, _| Ok(())).map_err(in_member)?;
                 cutter.end()?;
             }
             Objects::Spotted(registry) => {
                 cutter.expect([]);
                 let mut prefix = Some(Vec::new());
-                let decoded = decode(&bundle, &mut cutter, |cutter, position, bytes| {
+                let decoded = decode(&bundle, &mut decoder, &mut cutter, |cutter, position, bytes| {
                     register(&registry, &bundle, &mut prefix, cutter, position, bytes)
                 });
                 cutter.output.cancel.check()?;
@@ -141,18 +145,26 @@ pub fn decompress(bundles: &Receiver<Bundle>, mut cutter: Cutter<'_, '_>) -> Res
 
 fn decode(
     bundle: &Bundle,
+    decoder: &mut Option<CcobDecoder>,
     cutter: &mut Cutter<'_, '_>,
     mut look: impl FnMut(&mut Cutter<'_, '_>, u64, &[u8]) -> Result<()>,
 ) -> Result<()> {
     let mut lap = cutter.output.stats.unbundle.lap();
-    let mut decoder = CcobDecoder::new(bundle.header, bundle.offset)?;
+    // A decoder with a large window is not kept: the window is granted to one bundle only.
+    let mut own = match decoder.take() {
+        Some(mut known) => {
+            known.restart(bundle.header, bundle.offset)?;
+            known
+        }
+        None => CcobDecoder::new(bundle.header, bundle.offset)?,
+    };
     let mut position = 0;
     for (chunk, grant) in &bundle.payload {
         lap.waited();
         cutter.output.cancel.check()?;
         let waited = cutter.waited();
         let before = position;
-        decoder.feed(&chunk, |bytes: &[u8]| {
+        own.feed(&chunk, |bytes: &[u8]| {
             look(cutter, position, bytes)?;
             cutter.feed(position, bytes)?;
             position += bytes.len() as u64;
@@ -162,8 +174,10 @@ fn decode(
         lap.less(cutter.waited() - waited);
         lap.worked(position - before);
     }
-    decoder.finish()?;
-    let _ = &bundle.window;
+    own.finish()?;
+    if bundle.window.bytes() <= KEPT_WINDOW {
+        *decoder = Some(own);
+    }
     Ok(())
 }
 

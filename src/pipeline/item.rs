@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::budget::Grant;
+use super::budget::{Buffer, Grant};
 use crate::fatbin::ccob::CcobHeader;
 
 /// Index of an archive in [`SplitPlan::archives`](super::plan::SplitPlan).
@@ -62,9 +62,7 @@ pub struct Unbundled {
     /// Which one.
     pub cut: CutIndex,
     /// Its bytes.
-    pub bytes: Vec<u8>,
-    /// For `bytes`.
-    pub grant: Grant,
+    pub bytes: Buffer,
 }
 
 /// A code object, or a part of a large one, as it will stand in an archive.

@@ -19,7 +19,7 @@ use super::cancel::cause;
 use super::classify::{Classified, FirstPass, Kind};
 use super::decode::{Decoders, Objects};
 use super::early::Early;
-use super::limits::Limits;
+use super::limits::{Kinds, Limits};
 use super::meter::Meter;
 use super::spot::{Key, Registry, Spotted, Spotter};
 use super::unbundle::{Cutter, join};
@@ -56,7 +56,7 @@ pub fn receive(context: &Context<'_>) -> Result<(Input, Received)> {
     let spool = Spool::new(&options.spool, &options.output_dir)?;
     let frames_file = scratch(&options.output_dir)?;
     let keys = Arc::new(Mutex::new(Vec::new()));
-    let limits = Limits::of(options);
+    let limits = Limits::of(options, Kinds::Both);
     let received = std::thread::scope(|scope| {
         let filler = scope.spawn(|| cancel.watch(spool.fill(std::io::stdin().lock(), || cancel.check())));
         let (to_keep, frames) = unbounded();

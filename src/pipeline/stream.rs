@@ -14,7 +14,7 @@ use super::compress::Scheme;
 use super::early::Early;
 use super::emit::{self, Hashed};
 use super::item::{Extent, cuts_of};
-use super::limits::Limits;
+use super::limits::{Kinds, Limits};
 use super::meter::Meter;
 use super::plan::binaries::Binary;
 use super::plan::wheels::output_name;
@@ -122,7 +122,7 @@ impl SecondPass<'_> {
     fn run(&self, hosts: &mut [Sink], writers: &mut [KpackWriter]) -> Result<Vec<Hashed>> {
         let Self { input, plan, meter, .. } = *self;
         let Context { options, cancel, stats } = *self.context;
-        let limits = Limits::of(options);
+        let limits = Limits::of(options, kinds(plan));
         let budget = |capacity| Budget::new(capacity, Arc::clone(cancel));
         std::thread::scope(|scope| {
             let (to_archives, frames) = unbounded();
@@ -158,6 +158,17 @@ impl SecondPass<'_> {
                 None => hashed.ok_or_else(stopped),
             }
         })
+    }
+}
+
+fn kinds(plan: &SplitPlan) -> Kinds {
+    let mut extents = plan.archives.extents.iter().flatten();
+    let compressed = extents.clone().any(|extent| matches!(extent, Extent::Compressed { .. }));
+    let plain = extents.any(|extent| matches!(extent, Extent::Plain(_)));
+    match (plain, compressed) {
+        (true, true) => Kinds::Both,
+        (false, true) => Kinds::Compressed,
+        (_, false) => Kinds::Plain,
     }
 }
 
