@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::run::{Split, demo, fixture, names, split, split_built};
-use crate::support::tools::{succeed, tool};
+use crate::support::tools::{required, succeed, tool};
 use crate::support::wheel_builder::WheelBuilder;
 use crate::support::wheel_reader::Wheel;
 use crate::support::zip_builder::ZipMember;
@@ -185,6 +185,10 @@ fn wine(wine: &Path, prefix: &Path) -> Command {
 
 #[test]
 fn split_dlls_load_under_wine() {
+    if !required() {
+        eprintln!("skipped: making a Wine prefix takes long; FATWHEEL_REQUIRE_TOOLS=1 does it");
+        return;
+    }
     let Some(program) = tool("wine") else { return };
     let scratch = tempfile::tempdir().unwrap();
     let mut wheel = WheelBuilder::new("pe", "1").tags("py3-none-win_amd64", &["py3-none-win_amd64"]);

@@ -6,6 +6,11 @@ use std::process::{Command, Output};
 
 use super::run::texts;
 
+/// Whether a missing tool is a failure.
+pub fn required() -> bool {
+    std::env::var_os("FATWHEEL_REQUIRE_TOOLS").is_some_and(|value| value == "1")
+}
+
 /// Where `name` is, if it is on PATH.
 #[track_caller]
 pub fn tool(name: &str) -> Option<PathBuf> {
@@ -13,8 +18,7 @@ pub fn tool(name: &str) -> Option<PathBuf> {
     let found =
         std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file());
     if found.is_none() {
-        let required = std::env::var_os("FATWHEEL_REQUIRE_TOOLS").is_some_and(|value| value == "1");
-        assert!(!required, "{name} is not on PATH, and FATWHEEL_REQUIRE_TOOLS=1");
+        assert!(!required(), "{name} is not on PATH, and FATWHEEL_REQUIRE_TOOLS=1");
         eprintln!("skipped: {name} is not on PATH");
     }
     found
