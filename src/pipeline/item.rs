@@ -45,6 +45,17 @@ pub enum Extent {
     },
 }
 
+/// The cuts of a binary, each with the payload of the compressed bundle that it is in.
+pub fn cuts_of(extents: &[Extent]) -> impl Iterator<Item = (CutIndex, Option<u64>)> {
+    extents.iter().flat_map(|extent| {
+        let (cuts, payload) = match extent {
+            Extent::Plain(cut) => (*cut..*cut + 1, None),
+            Extent::Compressed { payload, cuts, .. } => (cuts.clone(), Some(payload.start)),
+        };
+        cuts.map(move |cut| (cut, payload))
+    })
+}
+
 /// A whole code object on its way to a compressor.
 #[derive(Debug)]
 pub struct Unbundled {

@@ -1,6 +1,7 @@
 //! How much memory each part of the second pass may use, from one number.
 
 use super::unbundle::SMALL;
+use crate::options::SplitOptions;
 
 const MIB: u64 = 1 << 20;
 /// Code, stacks, directories, plans: what a split takes however little is in flight.
@@ -35,6 +36,11 @@ impl Limits {
     /// The peak resident set that a split is held to unless the user says otherwise, in bytes: 160 MiB for two jobs.
     pub fn default_memory(jobs: usize) -> u64 {
         96 * MIB + 32 * MIB * jobs as u64
+    }
+
+    /// Those of a split with these options.
+    pub fn of(options: &SplitOptions) -> Self {
+        Self::new(options.jobs, options.memory_limit.unwrap_or_else(|| Self::default_memory(options.jobs)))
     }
 
     /// Divides `memory` bytes. With less than some 60 MiB there are fewer workers than `jobs`, and at the very least one.

@@ -312,23 +312,23 @@ fn release(input: &Input, piece: &[u8]) {
 }
 
 #[cfg(unix)]
-fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
 }
 
 #[cfg(unix)]
-fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
 }
 
 #[cfg(not(unix))]
-fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+pub(super) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(offset))?;
     file.write_all(bytes)
 }
 
 #[cfg(not(unix))]
-fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+pub(super) fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(offset))?;
     file.read_exact(bytes)
 }
