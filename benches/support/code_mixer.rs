@@ -4,8 +4,9 @@
 //! kernel with new operand bits). Deflate pays a fixed price for one of each, so the mean length of a repeat sets
 //! the ratio. One repeat in sixteen reaches beyond deflate's 32 KiB, for the larger windows of zstd.
 //!
-//! The objects of one translation unit share their structure and, per fresh word with even odds, the operand bits,
-//! as one source compiled for several GPUs does: a decoder with a long window finds the other targets' code again.
+//! Five in eight *functions* of a code object are the same for all targets of its translation unit, as one source
+//! compiled for several GPUs has it: where bundles are compressed as a whole, most of the code is found in another
+//! target's.
 //! All randomness is a seeded generator, so equal arguments mean equal bytes, on every machine.
 
 /// Fixtures that the words are taken from: unstripped and stripped, plain bundles.
@@ -18,7 +19,7 @@ const FIXTURES: [&[u8]; 3] = [
 /// What deflate pays for one repeat and one fresh word at a given ratio, in bytes: longer repeats take more bits.
 /// Fitted to level 6 for ratios from 3 to 16; what a generated wheel really has is printed when it is made.
 fn device_price(ratio: f64) -> f64 {
-    4.6 + 0.19 * ratio
+    4.9 + 0.2 * ratio
 }
 
 /// The same for host code, where repeats start at any byte.
@@ -27,9 +28,14 @@ fn host_price(ratio: f64) -> f64 {
 }
 
 /// Repeats come from so far back, but for the far ones.
-const NEAR: u64 = 24 << 10;
+const NEAR: u64 = 16 << 10;
 /// Far repeats come from so far back.
 const FAR: u64 = 1 << 20;
+
+/// Bytes of the shortest function; the longest is five times as long.
+const FUNCTION: usize = 4 << 10;
+/// So many of eight functions are the same for all targets.
+const SHARED: u64 = 5;
 
 /// splitmix64 (public domain, Sebastiano Vigna): a full-period generator whose every seed is good.
 #[derive(Clone, Debug)]
@@ -94,59 +100,61 @@ impl Mixer {
     pub(crate) fn device(&self, size: usize, ratio: f64, unit: &[u64], target: u64) -> Vec<u8> {
         let mut object = Vec::with_capacity(size);
         object.extend_from_slice(&self.head[..self.head.len().min(size)]);
-        let own: Vec<u64> = unit.iter().copied().chain([target + 1]).collect();
-        let (mut shape, mut own) = (Random::of(unit), Random::of(&own));
+        let path: Vec<u64> = unit.iter().copied().chain([target + 1]).collect();
+        let (mut common, mut own) = (Random::of(unit), Random::of(&path));
         let mean = device_price(ratio) * ratio / 4.0 - 1.0;
-        self.mix(&mut object, size, &self.device, 4, mean, &mut shape, &mut own);
+        // What all targets have in common is made of itself alone, so that it is the same for all.
+        let mut shared = Vec::with_capacity(size);
+        while object.len() < size {
+            let draw = common.next();
+            let length = (FUNCTION + 4 * common.below(FUNCTION as u64) as usize).min(size - object.len());
+            if draw % 8 < SHARED {
+                let start = shared.len();
+                mix(&mut shared, length, &self.device, 4, mean, &mut common);
+                object.extend_from_slice(&shared[start..]);
+            } else {
+                mix(&mut object, length, &self.device, 4, mean, &mut own);
+            }
+        }
         object
     }
 
     /// `size` bytes of host code.
     pub(crate) fn host(&self, size: usize, ratio: f64, place: &[u64]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(size);
-        let (mut shape, mut own) = (Random::of(place), Random::of(place));
         let mean = host_price(ratio) * ratio - 3.0;
-        self.mix(&mut bytes, size, &self.host, 1, mean, &mut shape, &mut own);
+        mix(&mut bytes, size, &self.host, 1, mean, &mut Random::of(place));
         bytes
     }
+}
 
-    /// Fills `out` up to `size` bytes. Repeats are `mean` units of `unit` bytes long on average.
-    #[allow(clippy::too_many_arguments)]
-    fn mix(
-        &self,
-        out: &mut Vec<u8>,
-        size: usize,
-        words: &[[u8; 4]],
-        unit: usize,
-        mean: f64,
-        shape: &mut Random,
-        own: &mut Random,
-    ) {
-        let longest = (2.0 * mean).round().max(1.0) as u64;
-        let mut distance = 0;
-        while out.len() < size {
-            let draw = shape.next();
-            let behind = out.len() / unit;
-            if behind > 0 {
-                // What follows a changed word is mostly what followed its original: the distance stays.
-                if distance == 0 || draw & 3 == 0 {
-                    let reach = if draw & 0x3c == 0 { FAR } else { NEAR } / unit as u64;
-                    distance = unit * (1 + shape.below(reach.min(behind as u64)) as usize);
-                }
-                let length = (unit * (1 + shape.below(longest) as usize)).min(distance).min(size - out.len());
-                let from = out.len() - distance;
-                out.extend_from_within(from..from + length);
+/// Appends `length` bytes to `out`. Repeats are `mean` units of `unit` bytes long on average.
+fn mix(out: &mut Vec<u8>, length: usize, words: &[[u8; 4]], unit: usize, mean: f64, random: &mut Random) {
+    let size = out.len() + length;
+    let longest = (2.0 * mean).round().max(1.0) as u64;
+    let count = words.len() as u64;
+    let mut distance = 0;
+    while out.len() < size {
+        let draw = random.next();
+        let behind = out.len() / unit;
+        if behind > 0 {
+            // What follows a changed word is mostly what followed its original: the distance stays.
+            if distance == 0 || draw & 3 == 0 {
+                let reach = if draw & 0x3c == 0 { FAR } else { NEAR } / unit as u64;
+                distance = unit * (1 + random.below(reach.min(behind as u64)) as usize);
             }
-            // The product of two uniform numbers favours small indices: some instructions are far more frequent.
-            let count = words.len() as u64;
-            let index = shape.below(count) * shape.below(count) / count;
-            let mut word = words[index as usize];
-            let operands = if draw & 0x40 == 0 { shape.next() } else { own.next() };
-            word[0] ^= operands as u8 & 0x1f;
-            word[1] ^= (operands >> 8) as u8 & 0x03;
-            let fresh = if unit == 1 { 3 } else { 4 };
-            out.extend_from_slice(&word[..fresh.min(size - out.len())]);
+            let length = (unit * (1 + random.below(longest) as usize)).min(distance).min(size - out.len());
+            let from = out.len() - distance;
+            out.extend_from_within(from..from + length);
         }
+        // The product of two uniform numbers favours small indices: some instructions are far more frequent.
+        let index = random.below(count) * random.below(count) / count;
+        let mut word = words[index as usize];
+        let operands = random.next();
+        word[0] ^= operands as u8 & 0x1f;
+        word[1] ^= (operands >> 8) as u8 & 0x03;
+        let fresh = if unit == 1 { 3 } else { 4 };
+        out.extend_from_slice(&word[..fresh.min(size - out.len())]);
     }
 }
 

@@ -379,7 +379,7 @@ fn deflate_block(level: Compression, history: &[u8], block: &[u8], last: bool) -
 }
 
 /// A compressed bundle of version 2, or 3 where 32 bits are too few; zstd with long-distance matching, as clang.
-fn compress_bundle(content: &[u8]) -> Vec<u8> {
+pub(crate) fn compress_bundle(content: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::stream::Encoder::new(Vec::new(), 3).expect("level 3 exists");
     encoder.set_pledged_src_size(Some(content.len() as u64)).expect("no byte was written yet");
     encoder.long_distance_matching(true).expect("no byte was written yet");
