@@ -49,6 +49,9 @@ pub struct SplitOptions {
     pub keep_unsupported: bool,
     /// Whether members must match the input's RECORD; a mismatch is a warning otherwise.
     pub verify_record: bool,
+    /// Whether compressed bundles must match the MD5 in their header. The archive's CRC-32 and RECORD's SHA-256 cover
+    /// the same bytes; this also notices what was damaged before the wheel was made. Costs as much as decoding.
+    pub verify_bundles: bool,
     /// Whether the host wheel may replace the input.
     pub replace_input: bool,
     /// Worker threads, at least 1.
@@ -88,6 +91,7 @@ impl SplitOptions {
             drop_spirv: false,
             keep_unsupported: false,
             verify_record: true,
+            verify_bundles: false,
             replace_input: false,
             jobs: std::thread::available_parallelism().map_or(1, usize::from),
             memory_limit: None,

@@ -109,6 +109,10 @@ pub(super) struct Split {
     #[arg(long)]
     no_verify_record: bool,
 
+    /// Check the MD5 in the header of compressed bundles too, which takes about as long as decoding them
+    #[arg(long)]
+    verify_bundles: bool,
+
     /// One archive per processor, or per target as the Python tool has it
     #[arg(long, value_enum, default_value_t = Layout::PerProcessor)]
     kpack_layout: Layout,
@@ -246,6 +250,7 @@ impl Split {
         options.drop_spirv = self.drop_spirv;
         options.keep_unsupported = self.keep_unsupported;
         options.verify_record = !self.no_verify_record;
+        options.verify_bundles = self.verify_bundles;
         options.kpack_layout = match self.kpack_layout {
             Layout::PerProcessor => KpackLayout::PerProcessor,
             Layout::PerTarget => KpackLayout::PerTarget,

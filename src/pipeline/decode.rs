@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use md5::{Digest, Md5};
 
 use super::budget::{Budget, Grant};
 use super::cancel::hung_up;
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::fatbin::HeaderParse;
 use crate::fatbin::bundle::BundleHeader;
 use crate::fatbin::ccob::{CcobDecoder, CcobHeader};
+use crate::fault::Fault;
 
 /// A decoder thread keeps a window of up to this size for the next bundle, in bytes: what zstd's usual levels use.
 const KEPT_WINDOW: usize = 8 << 20;
@@ -158,6 +160,7 @@ fn decode(
         }
         None => CcobDecoder::new(bundle.header, bundle.offset)?,
     };
+    let mut md5 = cutter.output.verify_bundles.then(Md5::new);
     let mut position = 0;
     for (chunk, grant) in &bundle.payload {
         lap.waited();
@@ -165,6 +168,9 @@ fn decode(
         let waited = cutter.waited();
         let before = position;
         own.feed(&chunk, |bytes: &[u8]| {
+            if let Some(md5) = &mut md5 {
+                md5.update(bytes);
+            }
             look(cutter, position, bytes)?;
             cutter.feed(position, bytes)?;
             position += bytes.len() as u64;
@@ -175,10 +181,25 @@ fn decode(
         lap.worked(position - before);
     }
     own.finish()?;
+    if let Some(md5) = md5 {
+        check_hash(bundle, &md5.finalize().into())?;
+    }
     if bundle.window.bytes() <= KEPT_WINDOW {
         *decoder = Some(own);
     }
     Ok(())
+}
+
+/// The header has the first 8 bytes of the MD5 of the uncompressed bundle.
+fn check_hash(bundle: &Bundle, md5: &[u8; 16]) -> Result<()> {
+    let found = md5.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
+    let expected = bundle.header.hash;
+    if found == Some(expected) {
+        return Ok(());
+    }
+    let message =
+        format!("its content has the MD5 {:016x}..., its header says {expected:016x}...", found.unwrap_or(0));
+    Err(Fault::malformed("compressed offload bundle", bundle.offset, message).into())
 }
 
 /// Tells the cutter what to cut as soon as the entry table has been decoded.

@@ -36,6 +36,8 @@ pub struct Output<'env> {
     pub frames: Sender<Compressed>,
     /// How objects are stored.
     pub scheme: Scheme,
+    /// Whether compressed bundles must match the hash in their header.
+    pub verify_bundles: bool,
     /// Looked at before waiting.
     pub cancel: &'env Cancel,
     /// For timings.

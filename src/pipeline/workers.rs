@@ -57,7 +57,8 @@ impl<'scope, 'env> Workers<'scope, 'env> {
                 cancel.watch(compress::work(&to_do, &frames, &steps, scheme, deflates, stats))
             }));
         }
-        let output = Output { jobs, frames, scheme: options.scheme, cancel, stats };
+        let verify_bundles = options.verify_bundles;
+        let output = Output { jobs, frames, scheme: options.scheme, verify_bundles, cancel, stats };
         for _ in 0..limits.decoders {
             let to_decode = to_decode.clone();
             let cutter = Cutter::new(scope, output.clone(), budget(limits.decoded));

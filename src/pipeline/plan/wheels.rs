@@ -188,7 +188,16 @@ pub fn filter(
     let usage = |fault: Fault| Error::usage(fault.to_string());
     let filter = ArchFilter::parse(list, table).map_err(usage)?;
     filter.check_something_left(keys.keys().map(String::as_str)).map_err(usage)?;
-    let _ = warnings;
+    let unmatched = filter.unmatched(keys.keys().map(String::as_str));
+    if !unmatched.is_empty() {
+        warnings.push(format!("--archs names {}, which this wheel has no code for", unmatched.join(", ")));
+    }
+    let bundles: Vec<Bundle> = keys.values().cloned().collect();
+    for (kept, dropped) in filter.dropped_parents(&bundles) {
+        warnings.push(format!(
+            "--archs keeps {kept} but not {dropped}, which has files that {kept} devices use too"
+        ));
+    }
     Ok(filter)
 }
 
