@@ -9,7 +9,8 @@
 //! | 3 | `u64 total`, `u64 uncompressed`, `u64 hash` | 32 bytes |
 //!
 //! `total` counts the header; in version 1 the stream ends itself. The payload is one zlib stream or one zstd
-//! frame that holds one uncompressed bundle. Source: formats.md section 2.
+//! frame that holds one uncompressed bundle. Source: `CompressedOffloadBundle` in clang's
+//! `OffloadBundler.cpp`.
 //!
 //! Memory: the decoder has one output buffer of [`OUTPUT_LEN`] bytes and the window that the stream demands, which
 //! [`CcobHeader::window_size`] tells beforehand. Nothing is sized by the claimed uncompressed size, and a stream
