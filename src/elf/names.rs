@@ -19,6 +19,9 @@ pub(super) const MARKER_SECTION: &str = ".rocm_kpack_ref";
 /// A table inside a PT_LOAD cannot grow in place; it is copied if it is not larger than this.
 const MAX_COPY: u64 = 16 << 20;
 
+/// At most this much padding is added to keep p_align of a segment behind the table: twice the largest page in use.
+const MAX_PADDING: u64 = 4 << 20;
+
 /// The new name table.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
@@ -74,6 +77,22 @@ impl Names {
             return Ok(names);
         }
 
+        let users = || {
+            let sections = view.sections.iter().filter(|section| section.in_file());
+            let segments =
+                view.segments.iter().filter(|segment| segment.kind != PT_NULL && segment.file_size > 0);
+            sections
+                .map(|section| section.offset..section.file_end())
+                .chain(segments.map(|segment| segment.offset..segment.file_end()))
+                .chain([view.section_table(), view.segment_table()])
+        };
+        if users().any(|user| user.start < end && user.end > end) {
+            return Err(Fault::unsupported(
+                PLACE,
+                end,
+                "something overlaps the table's end, so that it cannot grow",
+            ));
+        }
         let loads =
             || view.loads().map(|(_, load)| load).filter(|load| load.file_size > 0 && load.offset >= end);
         let barrier = loads().map(|load| load.offset).min();
@@ -89,14 +108,7 @@ impl Names {
             return Ok(names);
         };
 
-        let sections = view.sections.iter().filter(|section| section.in_file());
-        let segments =
-            view.segments.iter().filter(|segment| segment.kind != PT_NULL && segment.file_size > 0);
-        let users = sections
-            .map(|section| section.offset..section.file_end())
-            .chain(segments.map(|segment| segment.offset..segment.file_end()))
-            .chain([view.section_table(), view.segment_table()]);
-        let used = users.filter(|user| user.start < barrier).map(|user| user.end).max().unwrap_or(end);
+        let used = users().filter(|user| user.start < barrier).map(|user| user.end).max().unwrap_or(end);
         if barrier.checked_sub(used).is_some_and(|padding| padding >= shift) {
             let padding = source.read_vec(barrier - shift, shift, "padding before a segment")?;
             if padding.iter().all(|&byte| byte == 0) {
@@ -105,6 +117,15 @@ impl Names {
             }
         }
         let align = loads().map(|load| load.align).max().unwrap_or(1).max(view.machine()?.page);
+        if align > MAX_PADDING {
+            return Err(Fault::unsupported(
+                PLACE,
+                end,
+                format!(
+                    "a segment that follows has alignment {align:#x}, at most {MAX_PADDING:#x} is supported"
+                ),
+            ));
+        }
         let more = usize::try_from(shift.next_multiple_of(align) - shift).unwrap_or(0);
         names.inserts.push((barrier, vec![0; more]));
         Ok(names)

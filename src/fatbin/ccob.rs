@@ -190,6 +190,23 @@ impl CcobDecoder {
         Ok(Self { header, engine, buffer, offset, consumed: 0, produced: 0, ended: false })
     }
 
+    /// Starts on another bundle, with the memory of the one before it.
+    ///
+    /// # Errors
+    /// As [`CcobDecoder::new`].
+    pub fn restart(&mut self, header: CcobHeader, offset: u64) -> Result<()> {
+        match (&mut self.engine, header.method) {
+            (Engine::Zlib(decompress), Method::Zlib) => decompress.reset(true),
+            (Engine::Zstd(decoder), Method::Zstd) => {
+                decoder.reinit().map_err(|error| Fault::unreadable(PLACE, offset, error.to_string()))?;
+            }
+            _ => self.engine = Self::new(header, offset)?.engine,
+        }
+        (self.header, self.offset) = (header, offset);
+        (self.consumed, self.produced, self.ended) = (0, 0, false);
+        Ok(())
+    }
+
     /// Decodes the next piece of the payload and hands what comes out to `sink`, in pieces of at most
     /// [`OUTPUT_LEN`] bytes. Returns how many bytes of `input` belong to the stream: fewer than there are only
     /// once the stream has ended.

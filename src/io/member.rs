@@ -175,7 +175,8 @@ impl Checkpoints {
         Self { interval: interval.max(1), next: interval.max(1), points: Vec::new() }
     }
 
-    fn offer(&mut self, read: usize, written: u64, inflater: &Inflater) -> Result<()> {
+    /// Takes one if it is time: `read` compressed bytes of the member have made `written` uncompressed ones.
+    pub fn offer(&mut self, read: usize, written: u64, inflater: &Inflater) -> Result<()> {
         if written >= self.next {
             self.points.push((read, written, inflater.fork().ok_or_else(out_of_memory)?));
             self.next = written + self.interval;

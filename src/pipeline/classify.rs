@@ -12,7 +12,7 @@ use super::Context;
 use super::cancel::{cause, hung_up};
 use super::identify::Identified;
 use super::meter::Meter;
-use super::receive::{self, Received};
+use super::receive::{self, Members};
 use super::unbundle::join;
 use crate::elf::{self, ElfLayout};
 use crate::error::{Error, Result};
@@ -105,7 +105,7 @@ pub fn classify(
     context: &Context<'_>,
     input: &Input,
     identified: &Identified,
-    received: Received,
+    received: Members,
     meter: &Meter,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Classified>> {
@@ -287,7 +287,8 @@ impl FirstPass<'_> {
         })
     }
 
-    fn look_into(&self, prefix: &[u8], checkpoints: Checkpoints) -> Result<Kind> {
+    /// What the member is. `prefix` are its first 8 bytes, `checkpoints` were taken while it was read.
+    pub fn look_into(&self, prefix: &[u8], checkpoints: Checkpoints) -> Result<Kind> {
         if !elf::is_elf(prefix) && !pe::is_pe(prefix) {
             return Ok(Kind::Plain);
         }

@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender};
 use flate2::{Compress, Compression, FlushCompress, Status};
 use zstd::zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, compress_bound, zstd_sys};
 
-use super::budget::Grant;
+use super::budget::Buffer;
 use super::cancel::hung_up;
 use super::item::{Compressed, CutIndex, HostStep, Rewritten, Unbundled};
 use super::stats::Stats;
@@ -50,11 +50,12 @@ pub fn work(
     for job in jobs {
         stats.compress.queued(jobs.len() + 1);
         match job {
-            Job::Compress(Unbundled { cut, bytes, mut grant }) => {
+            Job::Compress(Unbundled { cut, bytes: mut object }) => {
                 compress.waited();
-                let size = bytes.len() as u64;
-                let bytes = encoder.whole(bytes)?;
-                grant.shrink(bytes.len());
+                let size = object.len() as u64;
+                let bytes = encoder.whole(&object)?;
+                let grant = object.grant_for(bytes.len());
+                drop(object);
                 compress.worked(size);
                 frames.send(Compressed { cut, bytes, more: false, grant }).map_err(hung_up)?;
             }
@@ -78,33 +79,34 @@ pub fn work(
 pub fn stream(
     cut: CutIndex,
     size: u64,
-    chunks: &Receiver<(Vec<u8>, Grant)>,
+    chunks: &Receiver<Buffer>,
     frames: &Sender<Compressed>,
     scheme: Scheme,
     stats: &Stats,
 ) -> Result<()> {
-    let send = |bytes: Vec<u8>, mut grant: Grant, more| {
-        grant.shrink(bytes.len());
-        frames.send(Compressed { cut, bytes, more, grant }).map_err(hung_up)
-    };
     let mut encoder = Encoder::new(scheme)?;
     encoder.start(size)?;
     let mut left = size;
     let mut lap = stats.compress.lap();
-    for (chunk, grant) in chunks {
+    for mut chunk in chunks {
         lap.waited();
         let length = chunk.len() as u64;
         left = left.saturating_sub(chunk.len() as u64);
-        let bytes = encoder.part(chunk, left == 0)?;
+        let bytes = encoder.part(&chunk, left == 0)?;
         lap.worked(length);
-        send(bytes, grant, left > 0)?;
+        let grant = chunk.grant_for(bytes.len());
+        drop(chunk);
+        frames.send(Compressed { cut, bytes, more: left > 0, grant }).map_err(hung_up)?;
     }
-    if left > 0 { Err(super::cancel::stopped()) } else { Ok(()) }
+    // A producer that stops in the middle reports why, or has made a wrong guess; the frame is not complete then.
+    Ok(())
 }
 
 /// A zstd context, or nothing at all.
 struct Encoder {
     context: Option<CCtx<'static>>,
+    /// Frames are made here and copied out: their length is known only then.
+    scratch: Vec<u8>,
 }
 
 impl Encoder {
@@ -124,17 +126,16 @@ impl Encoder {
                 Some(context)
             }
         };
-        Ok(Self { context })
+        Ok(Self { context, scratch: Vec::new() })
     }
 
     /// One frame of all of `bytes`.
-    fn whole(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        let Some(context) = &mut self.context else { return Ok(bytes) };
-        let mut frame = Vec::with_capacity(compress_bound(bytes.len()));
-        context.compress2(&mut frame, &bytes).map_err(failed)?;
-        // The bound is a little more than the input, a frame usually a fraction of it.
-        frame.shrink_to_fit();
-        Ok(frame)
+    fn whole(&mut self, bytes: &[u8]) -> Result<Vec<u8>> {
+        let Some(context) = &mut self.context else { return Ok(bytes.to_vec()) };
+        self.scratch.clear();
+        self.scratch.reserve(compress_bound(bytes.len()));
+        context.compress2(&mut self.scratch, bytes).map_err(failed)?;
+        Ok(self.scratch.clone())
     }
 
     /// Begins a frame of `size` bytes that come in parts.
@@ -146,15 +147,15 @@ impl Encoder {
         Ok(())
     }
 
-    fn part(&mut self, chunk: Vec<u8>, last: bool) -> Result<Vec<u8>> {
-        let Some(context) = &mut self.context else { return Ok(chunk) };
+    fn part(&mut self, chunk: &[u8], last: bool) -> Result<Vec<u8>> {
+        let Some(context) = &mut self.context else { return Ok(chunk.to_vec()) };
         let directive = if last {
             zstd_sys::ZSTD_EndDirective::ZSTD_e_end
         } else {
             zstd_sys::ZSTD_EndDirective::ZSTD_e_continue
         };
         let mut out = Vec::with_capacity(compress_bound(chunk.len()));
-        let mut input = InBuffer::around(&chunk);
+        let mut input = InBuffer::around(chunk);
         loop {
             let at = out.len();
             // Room for at least one block each time around.
@@ -268,12 +269,12 @@ mod tests {
     fn frames_carry_their_content_size_whole_or_in_parts() {
         let bytes = sample(700_000);
         let mut encoder = Encoder::new(Scheme::Zstd(3)).unwrap();
-        let whole = encoder.whole(bytes.clone()).unwrap();
+        let whole = encoder.whole(&bytes).unwrap();
         encoder.start(bytes.len() as u64).unwrap();
         let mut parts = Vec::new();
         let chunks: Vec<&[u8]> = bytes.chunks(100_000).collect();
         for (index, chunk) in chunks.iter().enumerate() {
-            parts.extend(encoder.part(chunk.to_vec(), index + 1 == chunks.len()).unwrap());
+            parts.extend(encoder.part(chunk, index + 1 == chunks.len()).unwrap());
         }
         for frame in [whole, parts] {
             let size = zstd::zstd_safe::get_frame_content_size(&frame).unwrap();

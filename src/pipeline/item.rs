@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::budget::Grant;
+use super::budget::{Buffer, Grant};
 use crate::fatbin::ccob::CcobHeader;
 
 /// Index of an archive in [`SplitPlan::archives`](super::plan::SplitPlan).
@@ -45,15 +45,24 @@ pub enum Extent {
     },
 }
 
+/// The cuts of a binary, each with the payload of the compressed bundle that it is in.
+pub fn cuts_of(extents: &[Extent]) -> impl Iterator<Item = (CutIndex, Option<u64>)> {
+    extents.iter().flat_map(|extent| {
+        let (cuts, payload) = match extent {
+            Extent::Plain(cut) => (*cut..*cut + 1, None),
+            Extent::Compressed { payload, cuts, .. } => (cuts.clone(), Some(payload.start)),
+        };
+        cuts.map(move |cut| (cut, payload))
+    })
+}
+
 /// A whole code object on its way to a compressor.
 #[derive(Debug)]
 pub struct Unbundled {
     /// Which one.
     pub cut: CutIndex,
     /// Its bytes.
-    pub bytes: Vec<u8>,
-    /// For `bytes`.
-    pub grant: Grant,
+    pub bytes: Buffer,
 }
 
 /// A code object, or a part of a large one, as it will stand in an archive.

@@ -1,6 +1,7 @@
 //! How much memory each part of the second pass may use, from one number.
 
 use super::unbundle::SMALL;
+use crate::options::SplitOptions;
 
 const MIB: u64 = 1 << 20;
 /// Code, stacks, directories, plans: what a split takes however little is in flight.
@@ -9,8 +10,19 @@ const BASE: u64 = 24 * MIB;
 const PER_WORKER: u64 = 10 * MIB;
 /// Decoders beyond this many would wait for the one reader.
 const MAX_DECODERS: usize = 8;
-/// The least that can be in flight: two small objects for the reader and for one decoder, blocks, payload, windows.
-const LEAST: u64 = 4 * SMALL + 10 * MIB;
+/// What a producer of code objects must have: one is filled while another is compressed.
+const TWO_OBJECTS: u64 = 2 * SMALL;
+
+/// Which kinds of bundles a wheel has; memory that one kind does not need goes to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    /// Only bundles as they are.
+    Plain,
+    /// Only compressed bundles.
+    Compressed,
+    /// Both, or it is not known yet.
+    Both,
+}
 
 /// Bytes in flight, and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,25 +49,38 @@ impl Limits {
         96 * MIB + 32 * MIB * jobs as u64
     }
 
-    /// Divides `memory` bytes. With less than some 60 MiB there are fewer workers than `jobs`, and at the very least one.
-    pub fn new(jobs: usize, memory: u64) -> Self {
-        let affordable = memory.saturating_sub(BASE + LEAST) / PER_WORKER;
-        let workers = usize::try_from(affordable).unwrap_or(usize::MAX).clamp(1, jobs.max(1));
-        let in_flight = memory.saturating_sub(BASE + PER_WORKER * workers as u64).max(LEAST);
-        let share = |percent: u64, least: u64| {
-            usize::try_from((in_flight * percent / 100).max(least)).unwrap_or(usize::MAX)
+    /// Those of a split with these options.
+    pub fn of(options: &SplitOptions, kinds: Kinds) -> Self {
+        let memory = options.memory_limit.unwrap_or_else(|| Self::default_memory(options.jobs));
+        Self::new(options.jobs, memory, kinds)
+    }
+
+    /// Divides `memory` bytes. Where they do not suffice there are fewer workers than `jobs`, and at the very least one,
+    /// with room for two objects of each kind.
+    pub fn new(jobs: usize, memory: u64, kinds: Kinds) -> Self {
+        // Percent of what is in flight.
+        let (objects, decoded) = match kinds {
+            Kinds::Plain => (78, 0),
+            Kinds::Compressed => (0, 70),
+            Kinds::Both => (35, 35),
         };
-        let decoded = in_flight * 35 / 100;
-        let decoders =
-            usize::try_from(decoded / (4 * SMALL)).unwrap_or(1).clamp(1, workers.min(MAX_DECODERS));
+        let least =
+            TWO_OBJECTS * (u64::from(objects > 0) + u64::from(decoded > 0)) * 100 / (objects + decoded);
+        let affordable = memory.saturating_sub(BASE + least) / PER_WORKER;
+        let workers = usize::try_from(affordable).unwrap_or(usize::MAX).clamp(1, jobs.max(1));
+        let in_flight = memory.saturating_sub(BASE + PER_WORKER * workers as u64).max(least);
+        let bytes = |share: u64| usize::try_from(share).unwrap_or(usize::MAX);
+        let share = |percent: u64| bytes(in_flight * percent / 100);
+        let decoders = share(decoded) as u64 / TWO_OBJECTS;
+        let decoders = usize::try_from(decoders).unwrap_or(1).clamp(1, workers.min(MAX_DECODERS));
         Self {
             workers,
             decoders,
-            objects: share(27, 2 * SMALL),
-            blocks: share(12, 2 * MIB),
-            payloads: share(9, MIB),
-            decoded: usize::try_from((decoded / decoders as u64).max(2 * SMALL)).unwrap_or(usize::MAX),
-            windows: share(17, 4 * MIB),
+            objects: share(objects).max(bytes(TWO_OBJECTS)),
+            blocks: share(11),
+            payloads: share(7),
+            decoded: (share(decoded) / decoders).max(bytes(TWO_OBJECTS)),
+            windows: share(12),
         }
     }
 }
@@ -65,20 +90,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_hold_two_small_objects_and_stay_within_the_limit() {
-        for jobs in [1, 2, 3, 8, 64, 256] {
-            for memory in [0, 32 * MIB, 64 * MIB, 160 * MIB, Limits::default_memory(jobs), 1 << 40] {
-                let limits = Limits::new(jobs, memory);
-                assert!((1..=jobs).contains(&limits.workers), "{limits:?}");
-                assert!(limits.decoders >= 1 && limits.decoders <= limits.workers);
-                assert!(limits.objects as u64 >= 2 * SMALL && limits.decoded as u64 >= 2 * SMALL);
-                let sum = limits.objects
-                    + limits.blocks
-                    + limits.payloads
-                    + limits.windows
-                    + limits.decoders * limits.decoded;
-                let all = sum as u64 + BASE + PER_WORKER * limits.workers as u64;
-                assert!(all <= memory.max(BASE + PER_WORKER + 2 * LEAST), "{all} of {memory}: {limits:?}");
+    fn budgets_hold_two_objects_and_stay_within_the_limit() {
+        for kinds in [Kinds::Plain, Kinds::Compressed, Kinds::Both] {
+            for jobs in [1, 2, 3, 8, 64, 256] {
+                for memory in [0, 64 * MIB, 128 * MIB, 160 * MIB, Limits::default_memory(jobs), 1 << 40] {
+                    let limits = Limits::new(jobs, memory, kinds);
+                    assert!((1..=jobs).contains(&limits.workers), "{limits:?}");
+                    assert!(limits.decoders >= 1 && limits.decoders <= limits.workers);
+                    let (plain, compressed) = (kinds != Kinds::Compressed, kinds != Kinds::Plain);
+                    assert!(!plain || limits.objects as u64 >= TWO_OBJECTS, "{limits:?}");
+                    assert!(!compressed || limits.decoded as u64 >= TWO_OBJECTS, "{limits:?}");
+                    let objects = if plain { limits.objects } else { 0 };
+                    let decoded = if compressed { limits.decoders * limits.decoded } else { 0 };
+                    let sum = objects + decoded + limits.blocks + limits.payloads + limits.windows;
+                    let all = sum as u64 + BASE + PER_WORKER * limits.workers as u64;
+                    assert!(
+                        all <= memory.max(BASE + PER_WORKER + 3 * TWO_OBJECTS),
+                        "{all} of {memory}: {limits:?}"
+                    );
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The stream: stages over bounded channels, in two passes.
 //!
 //! ```text
-//! receive     a pipe only: spool it, classify members as they arrive
+//! receive     a pipe only: spool it; classify and compress what arrives
 //! identify    .dist-info of the input
 //! ── pass 1: every member, in parallel; nothing is written ──
 //! classify    inflate once: magic, CRC-32, SHA-256; fat binaries by random access
@@ -22,6 +22,8 @@ pub mod budget;
 pub mod cancel;
 pub mod classify;
 pub mod compress;
+pub mod decode;
+pub mod early;
 pub mod emit;
 pub mod finish;
 pub mod identify;
@@ -32,8 +34,10 @@ pub mod plan;
 pub mod receive;
 pub mod rewrite;
 pub mod sink;
+pub mod spot;
 pub mod stats;
 pub mod unbundle;
+pub mod workers;
 
 use std::fs;
 use std::path::Path;
@@ -78,19 +82,19 @@ pub fn split(options: &SplitOptions) -> Result<SplitReport> {
 fn run(context: &Context<'_>, warnings: &mut Vec<String>) -> Result<SplitReport> {
     let Context { options, cancel, stats } = *context;
     let output_directory = OutputDirectory::new(&options.output_dir);
-    let (input, received) = open(context, &output_directory)?;
+    let (input, Received { members, early }) = open(context, &output_directory)?;
     let mut identified = identify::identify(&input, options.input_name.as_deref())?;
     warnings.append(&mut identified.warnings);
     let host_name = plan::wheels::output_name(&identified.filename, options.output_format);
     protect_input(&input, &options.output_dir.join(&host_name), options)?;
     let total: u64 = input.members().iter().map(|member| member.size).sum();
     let meter = Meter::new(2 * total, options.progress.clone());
-    let mut classified = classify::classify(context, &input, &identified, received, &meter, warnings)?;
+    let mut classified = classify::classify(context, &input, &identified, members, &meter, warnings)?;
     let mut lap = stats.plan.lap();
-    let plan = plan::plan(context, &input, &identified, &mut classified, warnings)?;
+    let plan = plan::plan(context, &input, &identified, &mut classified, early.is_some(), warnings)?;
     lap.worked(0);
     output_directory.make()?;
-    let streamed = stream::stream(context, &input, &plan, &host_name, &meter)?;
+    let streamed = stream::stream(context, &input, &plan, &host_name, early.as_ref(), &meter)?;
     let mut lap = stats.finish.lap();
     let finisher =
         Finisher { context, input: &input, identified: &identified, classified: &classified, plan: &plan };
@@ -107,10 +111,10 @@ fn run(context: &Context<'_>, warnings: &mut Vec<String>) -> Result<SplitReport>
 fn open(context: &Context<'_>, output_directory: &OutputDirectory<'_>) -> Result<(Input, Received)> {
     let options = context.options;
     if options.input.as_os_str() != "-" {
-        return Ok((Input::open(&options.input)?, Received::new()));
+        return Ok((Input::open(&options.input)?, Received::default()));
     }
     if let Some(input) = Input::redirected()? {
-        return Ok((input, Received::new()));
+        return Ok((input, Received::default()));
     }
     if options.spool == SpoolTo::OutputDir {
         output_directory.make()?;

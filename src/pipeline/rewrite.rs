@@ -6,19 +6,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::Sender;
 
 use super::budget::{Budget, Grant};
 use super::cancel::{Cancel, hung_up};
 use super::compress::Job;
-use super::item::{Extent, HostStep, Rewritten};
+use super::decode::{Decoders, Objects};
+use super::early::Early;
+use super::item::{Compressed, Cut, Extent, HostStep, Rewritten};
 use super::meter::Meter;
+use super::spot::Key;
 use super::stats::Stats;
-use super::unbundle::{Bundle, Cutter};
-use crate::edit::{Apply, Capture, EditPlan};
+use super::unbundle::{Cutter, Piece};
+use crate::edit::{Apply, Capture, EditPlan, Planned};
 use crate::error::{Error, Result};
 use crate::io::member::CHUNK;
-use crate::io::{Input, Member, StreamReader};
+use crate::io::{Checkpoints, Input, Member, MemberReader, StreamReader};
+use crate::source::ReadAt;
 
 /// Rewritten members are deflated in blocks of this size: the history that a block borrows from the one before
 /// it, 32 KiB, must be small against it, and a worker's cache must hold it.
@@ -26,9 +30,6 @@ pub const BLOCK: usize = 256 << 10;
 
 /// Re-parses the captured ranges of a rewritten binary.
 pub type Check<'plan> = Box<dyn Fn(&mut Capture) -> crate::fault::Result<()> + Send + 'plan>;
-
-/// The compressed bundle that is being handed over: the bytes of the member that are left, and where they go.
-type Handover = (Range<u64>, Sender<(Vec<u8>, Grant)>);
 
 /// A fat binary's part in the second pass.
 pub struct FatStream<'plan> {
@@ -40,6 +41,9 @@ pub struct FatStream<'plan> {
     pub verify: Vec<Range<u64>>,
     /// Re-parses the captured output.
     pub check: Check<'plan>,
+    /// If all of its code objects were compressed while the wheel arrived: where they are kept, and the checkpoints
+    /// for reading what is left.
+    pub early: Option<(&'plan Early, u64, &'plan Checkpoints)>,
 }
 
 /// What happens to one member of the host wheel.
@@ -59,14 +63,12 @@ pub struct Rewriter<'scope, 'env> {
     pub(super) meter: &'env Meter,
     pub(super) jobs: Sender<Job>,
     pub(super) steps: Sender<(u64, HostStep)>,
-    pub(super) bundles: Sender<Bundle>,
+    pub(super) decoders: Decoders,
     pub(super) cutter: Cutter<'scope, 'env>,
+    /// All code objects of the plan.
+    pub(super) cuts: &'env [Cut],
     /// For host blocks.
     pub(super) budget: Arc<Budget>,
-    /// For payloads of compressed bundles.
-    pub(super) payloads: Arc<Budget>,
-    /// For decoder windows: those of ordinary size all fit, of the largest one at a time.
-    pub(super) windows: Arc<Budget>,
     pub(super) next_ticket: u64,
     pub(super) stats: &'env Stats,
 }
@@ -96,7 +98,13 @@ impl Rewriter<'_, '_> {
                 }
                 HostMember::Rewrite(fat) => {
                     self.step(HostStep::Begin(index, deflated_bound(fat.edits.output_len())))?;
-                    self.rewrite(member, &fat, &mut reader).map_err(|error| error.in_member(&member.name))?;
+                    match fat.early {
+                        None => self.rewrite(member, &fat, &mut reader),
+                        Some((early, key, checkpoints)) => {
+                            self.put_together(member, &fat, early, key, checkpoints)
+                        }
+                    }
+                    .map_err(|error| error.in_member(&member.name))?;
                     self.step(HostStep::End)?;
                 }
             }
@@ -112,11 +120,11 @@ impl Rewriter<'_, '_> {
         let mut capture = Capture::new(fat.edits.output_len(), fat.verify.clone());
         let mut blocks = Blocks::new(&self.budget)?;
         let mut extents = fat.extents.iter().peekable();
-        let mut payload: Option<Handover> = None;
         let mut position = 0u64;
-        let input = self.input;
+        let (input, cuts) = (self.input, self.cuts);
+        let piece = |cut: usize| Piece { cut, range: cuts[cut].range.clone() };
         self.cutter.expect(fat.extents.iter().filter_map(|extent| match extent {
-            Extent::Plain(cut) => Some(*cut),
+            Extent::Plain(cut) => Some(piece(*cut)),
             Extent::Compressed { .. } => None,
         }));
         reader.read(input, member, None, |chunk| {
@@ -125,38 +133,15 @@ impl Rewriter<'_, '_> {
                 capture.feed(bytes);
                 blocks.push(bytes, |rewritten| self.block(rewritten))
             })?;
-            // Compressed bundles do not overlap each other, so there is at most one open at a time.
             let end = position + chunk.len() as u64;
-            loop {
-                if payload.is_none() {
-                    while extents.next_if(|extent| matches!(extent, Extent::Plain(_))).is_some() {}
-                    let Some(Extent::Compressed { header, payload: range, window, cuts }) = extents.next_if(
-                        |extent| matches!(extent, Extent::Compressed { payload, .. } if payload.start < end),
-                    ) else {
-                        break;
-                    };
-                    let (sender, receiver) = unbounded();
-                    let window = self.windows.acquire(usize::try_from(*window).unwrap_or(usize::MAX))?;
-                    let bundle = Bundle {
-                        member: member.name.clone(),
-                        header: *header,
-                        offset: range.start,
-                        cuts: cuts.clone(),
-                        payload: receiver,
-                        window,
-                    };
-                    self.bundles.send(bundle).map_err(hung_up)?;
-                    payload = Some((range.clone(), sender));
-                }
-                let Some((range, sender)) = &payload else { break };
-                let from = range.start.saturating_sub(position) as usize; // at most the chunk's length
-                let to = (range.end.min(end) - position) as usize;
-                let grant = self.payloads.acquire(to - from)?;
-                sender.send((chunk[from..to].to_vec(), grant)).map_err(hung_up)?;
-                if range.end > end {
-                    break;
-                }
-                payload = None;
+            self.decoders.feed(position, chunk)?;
+            while !self.decoders.is_busy() {
+                while extents.next_if(|extent| matches!(extent, Extent::Plain(_))).is_some() {}
+                let starts = |extent: &&Extent| matches!(extent, Extent::Compressed { payload, .. } if payload.start < end);
+                let Some(Extent::Compressed { header, payload, window, cuts }) = extents.next_if(starts) else { break };
+                let objects = Objects::Planned(cuts.clone().map(piece).collect());
+                self.decoders.start(&member.name, *header, payload.clone(), *window, objects)?;
+                self.decoders.feed(position, chunk)?;
             }
             self.cutter.feed(position, chunk)?;
             position = end;
@@ -168,10 +153,46 @@ impl Rewriter<'_, '_> {
             blocks.push(bytes, |rewritten| self.block(rewritten))
         })?;
         blocks.finish(|rewritten| self.block(rewritten))?;
-        (fat.check)(&mut capture).map_err(|mut fault| {
-            fault.message.insert_str(0, "the rewritten binary is not what was planned (a bug in fatwheel): ");
-            Error::from(fault)
-        })
+        checked(fat, &mut capture)
+    }
+
+    /// Rewrites a binary whose code objects are compressed already: only the bytes that the host keeps are inflated.
+    fn put_together(
+        &mut self,
+        member: &Member,
+        fat: &FatStream<'_>,
+        early: &Early,
+        key: u64,
+        checkpoints: &Checkpoints,
+    ) -> Result<()> {
+        let mut capture = Capture::new(fat.edits.output_len(), fat.verify.clone());
+        let mut blocks = Blocks::new(&self.budget)?;
+        let mut output = Planned::new(fat.edits, MemberReader::new(self.input, member, checkpoints)?);
+        let mut buffer = vec![0; CHUNK];
+        let mut done = 0;
+        while done < output.len() {
+            let take = usize::try_from(output.len() - done).unwrap_or(CHUNK).min(CHUNK);
+            let bytes = &mut buffer[..take];
+            output.read_at(done, bytes)?;
+            capture.feed(bytes);
+            blocks.push(bytes, |rewritten| self.block(rewritten))?;
+            done += take as u64;
+            self.cancel.check()?;
+        }
+        blocks.finish(|rewritten| self.block(rewritten))?;
+        self.progress(usize::try_from(member.size).unwrap_or(usize::MAX))?;
+        for (cut, payload) in super::item::cuts_of(fat.extents) {
+            let key = Key { member: key, payload, range: self.cuts[cut].range.clone() };
+            let budget = Arc::clone(&self.cutter.budget);
+            early.take(
+                &key,
+                |length| budget.acquire(length),
+                |bytes, more, grant| {
+                    self.cutter.output.frames.send(Compressed { cut, bytes, more, grant }).map_err(hung_up)
+                },
+            )?;
+        }
+        checked(fat, &mut capture)
     }
 
     fn progress(&self, bytes: usize) -> Result<()> {
@@ -181,7 +202,7 @@ impl Rewriter<'_, '_> {
 
     /// Time that this thread has waited for memory so far.
     fn waited(&self) -> Duration {
-        self.budget.waited() + self.payloads.waited() + self.windows.waited() + self.cutter.waited()
+        self.budget.waited() + self.decoders.waited() + self.cutter.waited()
     }
 
     fn ticket(&mut self) -> u64 {
@@ -199,6 +220,14 @@ impl Rewriter<'_, '_> {
         rewritten.ticket = self.ticket();
         self.jobs.send(Job::Deflate(rewritten)).map_err(hung_up)
     }
+}
+
+/// Re-parses what was written of a binary.
+fn checked(fat: &FatStream<'_>, capture: &mut Capture) -> Result<()> {
+    (fat.check)(capture).map_err(|mut fault| {
+        fault.message.insert_str(0, "the rewritten binary is not what was planned (a bug in fatwheel): ");
+        Error::from(fault)
+    })
 }
 
 /// Deflate grows what does not compress by 5 bytes per 16 KiB block, and every block of ours ends with 5 more.

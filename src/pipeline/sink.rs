@@ -12,8 +12,6 @@ use crate::zip::{Attributes, Layout, Method, Sizes};
 
 /// Bytes copied at a time from one file to another.
 const COPY: usize = 1 << 20;
-/// The kernel is asked to start writing after so many new bytes, so that the sync at the end finds little to do.
-const WRITE_BACK: u64 = 32 << 20;
 
 /// A region of a file that an archive is written into: the file, and where the region starts.
 #[derive(Clone, Debug)]
@@ -53,7 +51,6 @@ pub struct ArchiveSink {
     layout: Layout,
     /// Where the next byte of the open member goes.
     at: u64,
-    written_back: u64,
 }
 
 /// State of a directory.
@@ -71,7 +68,7 @@ impl Sink {
         let file = pending.open_file().map(File::try_clone).transpose();
         let file = file.map_err(|error| Error::io("open", pending.path(), error))?;
         let file = Arc::new(file.ok_or_else(|| Error::usage("an output without a file"))?);
-        Ok(Sink::Archive(ArchiveSink { pending, file, layout: Layout::new(), at: 0, written_back: 0 }))
+        Ok(Sink::Archive(ArchiveSink { pending, file, layout: Layout::new(), at: 0 }))
     }
 
     /// A directory that will be `directory/name`.
@@ -94,7 +91,13 @@ impl Sink {
                     Sizes { crc32: entry.crc32, compressed: bytes.len() as u64, uncompressed: entry.size };
                 let header = sink.layout.known(&member.name, entry.method, &member.attributes, sizes);
                 sink.write(&header)?;
-                for piece in bytes.chunks(COPY) {
+                let start = entry.data.start;
+                let copied = input
+                    .map()
+                    .map_or(0, |map| copy_range(map.file(), start, &sink.file, sink.at, bytes.len()));
+                sink.at += copied as u64;
+                // Whatever the system did not copy by itself.
+                for piece in bytes[copied..].chunks(COPY) {
                     sink.write(piece)?;
                     release(input, piece);
                 }
@@ -225,10 +228,6 @@ impl ArchiveSink {
         write_at(&self.file, bytes, self.at)
             .map_err(|error| Error::io("write", self.pending.path(), error))?;
         self.at += bytes.len() as u64;
-        if self.at - self.written_back >= WRITE_BACK {
-            start_writing(&self.file, self.written_back, self.at - self.written_back);
-            self.written_back = self.at;
-        }
         Ok(())
     }
 
@@ -312,28 +311,40 @@ fn release(input: &Input, piece: &[u8]) {
 }
 
 #[cfg(unix)]
-fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
 }
 
 #[cfg(unix)]
-fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
 }
 
 #[cfg(not(unix))]
-fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+pub(super) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(offset))?;
     file.write_all(bytes)
 }
 
 #[cfg(not(unix))]
-fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+pub(super) fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(offset))?;
     file.read_exact(bytes)
 }
 
-/// Starts write-back of a range without waiting for it.
-fn start_writing(file: &File, offset: u64, length: u64) {
-    let _ = (file, offset, length);
+/// Lets the system copy bytes from file to file, without mapping them. How many it has copied; where it cannot (other
+/// file systems, old kernels), none.
+fn copy_range(from: &File, from_offset: u64, to: &File, to_offset: u64, length: usize) -> usize {
+    let mut done = 0;
+    #[cfg(target_os = "linux")]
+    while done < length {
+        let (mut read_at, mut write_at) = (from_offset + done as u64, to_offset + done as u64);
+        match rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), length - done) {
+            Ok(0) | Err(_) => break,
+            Ok(copied) => done += copied,
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (from, from_offset, to, to_offset, length, &mut done);
+    done
 }

@@ -3,25 +3,27 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use crossbeam_channel::{bounded, unbounded};
+use crossbeam_channel::unbounded;
 
 use super::Context;
 use super::archive::KpackWriter;
 use super::budget::Budget;
 use super::cancel::{cause, stopped};
 use super::classify::Layout;
-use super::compress::{self, Scheme};
-use super::deflates;
+use super::compress::Scheme;
+use super::early::Early;
 use super::emit::{self, Hashed};
-use super::item::Extent;
-use super::limits::Limits;
+use super::item::{Extent, cuts_of};
+use super::limits::{Kinds, Limits};
 use super::meter::Meter;
 use super::plan::binaries::Binary;
 use super::plan::wheels::output_name;
 use super::plan::{DevicePlan, SplitPlan};
 use super::rewrite::{FatStream, HostMember, Rewriter};
 use super::sink::{Region, Sink};
-use super::unbundle::{self, Cutter, Output, join};
+use super::spot::Key;
+use super::unbundle::{Cutter, join};
+use super::workers::Workers;
 use crate::error::Result;
 use crate::io::Input;
 use crate::io::output::scratch;
@@ -48,6 +50,7 @@ pub(super) fn stream(
     input: &Input,
     plan: &SplitPlan,
     host_name: &str,
+    early: Option<&Early>,
     meter: &Meter,
 ) -> Result<Streamed> {
     let options = context.options;
@@ -83,7 +86,7 @@ pub(super) fn stream(
         };
         writers.push(KpackWriter::new(archive.path.clone(), region, scheme));
     }
-    let stage = SecondPass { context, input, plan, meter };
+    let stage = SecondPass { context, input, plan, early, meter };
     let hashed = stage.run(&mut hosts, &mut writers)?;
     Ok(Streamed { hosts, devices, writers, hashed })
 }
@@ -111,6 +114,7 @@ struct SecondPass<'a> {
     context: &'a Context<'a>,
     input: &'a Input,
     plan: &'a SplitPlan,
+    early: Option<&'a Early>,
     meter: &'a Meter,
 }
 
@@ -118,38 +122,13 @@ impl SecondPass<'_> {
     fn run(&self, hosts: &mut [Sink], writers: &mut [KpackWriter]) -> Result<Vec<Hashed>> {
         let Self { input, plan, meter, .. } = *self;
         let Context { options, cancel, stats } = *self.context;
-        let memory = options.memory_limit.unwrap_or_else(|| Limits::default_memory(options.jobs));
-        let limits = Limits::new(options.jobs, memory);
+        let limits = Limits::of(options, kinds(plan));
         let budget = |capacity| Budget::new(capacity, Arc::clone(cancel));
         std::thread::scope(|scope| {
-            // What waits in channels is bounded by the budgets, not by their capacity.
-            let (to_workers, jobs_to_do) = unbounded();
             let (to_archives, frames) = unbounded();
             let (to_host, steps) = unbounded();
-            // A bundle is handed over when a decoder is free.
-            let (to_decoders, bundles) = bounded(0);
-            let mut threads = Vec::new();
-            for _ in 0..limits.workers {
-                let (jobs_to_do, to_archives, to_host) =
-                    (jobs_to_do.clone(), to_archives.clone(), to_host.clone());
-                let (scheme, deflates) = (options.scheme, deflates(options));
-                threads.push(scope.spawn(move || {
-                    cancel.watch(compress::work(&jobs_to_do, &to_archives, &to_host, scheme, deflates, stats))
-                }));
-            }
-            let output = Output {
-                cuts: &plan.archives.cuts,
-                jobs: to_workers.clone(),
-                frames: to_archives.clone(),
-                scheme: options.scheme,
-                cancel,
-                stats,
-            };
-            for _ in 0..limits.decoders {
-                let bundles = bundles.clone();
-                let cutter = Cutter::new(scope, output.clone(), budget(limits.decoded));
-                threads.push(scope.spawn(move || cancel.watch(unbundle::decompress(&bundles, cutter))));
-            }
+            let Workers { output, decoders, threads } =
+                Workers::start(scope, self.context, &limits, to_archives, &to_host);
             let archives = scope.spawn(move || {
                 cancel.watch(emit::archives(&frames, &plan.archives.cuts, writers, &stats.emit_archives))
             });
@@ -160,22 +139,18 @@ impl SecondPass<'_> {
                 input,
                 cancel,
                 meter,
-                jobs: to_workers,
+                jobs: output.jobs.clone(),
                 steps: to_host,
-                bundles: to_decoders,
+                decoders,
                 cutter: Cutter::new(scope, output, budget(limits.objects)),
+                cuts: &plan.archives.cuts,
                 budget: budget(limits.blocks),
-                payloads: budget(limits.payloads),
-                windows: budget(limits.windows),
                 next_ticket: 0,
                 stats,
             };
-            drop((to_archives, bundles, jobs_to_do));
-            let read = cancel.watch(rewriter.run(host_members(input, plan)));
+            let read = cancel.watch(rewriter.run(host_members(input, plan, self.early)));
             let mut errors: Vec<_> = read.err().into_iter().collect();
-            for thread in threads {
-                errors.extend(join(thread).err());
-            }
+            errors.extend(threads.join());
             errors.extend(join(archives).err());
             let hashed = join(host).map_err(|error| errors.push(error)).ok();
             match cause(errors) {
@@ -186,16 +161,37 @@ impl SecondPass<'_> {
     }
 }
 
+fn kinds(plan: &SplitPlan) -> Kinds {
+    let mut extents = plan.archives.extents.iter().flatten();
+    let compressed = extents.clone().any(|extent| matches!(extent, Extent::Compressed { .. }));
+    let plain = extents.any(|extent| matches!(extent, Extent::Plain(_)));
+    match (plain, compressed) {
+        (true, true) => Kinds::Both,
+        (false, true) => Kinds::Compressed,
+        (_, false) => Kinds::Plain,
+    }
+}
+
 /// What happens to each member of the host wheel's body.
 fn host_members<'plan>(
-    input: &Input,
+    input: &'plan Input,
     plan: &'plan SplitPlan,
+    early: Option<&'plan Early>,
 ) -> impl Iterator<Item = (usize, HostMember<'plan>)> {
     let packs = input.map().is_none();
     plan.host.body.iter().map(move |&member| {
         let action = match plan.binaries.binary_search_by_key(&member, |binary| binary.member) {
             Ok(index) => {
-                HostMember::Rewrite(fat_stream(&plan.binaries[index], &plan.archives.extents[index]))
+                let extents = &plan.archives.extents[index];
+                let mut fat = fat_stream(&plan.binaries[index], extents);
+                fat.early = early.and_then(|early| {
+                    let member = input.members()[member].entry()?.header_offset;
+                    let complete = cuts_of(extents).all(|(cut, payload)| {
+                        early.has(&Key { member, payload, range: plan.archives.cuts[cut].range.clone() })
+                    });
+                    complete.then_some((early, member, &plan.binaries[index].fat.checkpoints))
+                });
+                HostMember::Rewrite(fat)
             }
             Err(_) if packs => HostMember::Pack,
             Err(_) => HostMember::Copy,
@@ -209,6 +205,7 @@ fn fat_stream<'plan>(binary: &'plan Binary, extents: &'plan [Extent]) -> FatStre
         edits: &binary.plan.edits,
         extents,
         verify: binary.plan.verify.clone(),
+        early: None,
         check: Box::new(|output| match &binary.fat.layout {
             Layout::Elf(layout) => elf::verify(output, layout, &binary.marker, &binary.plan),
             Layout::Pe(layout) => pe::verify(output, layout, &binary.marker),

@@ -1,5 +1,5 @@
 //! Stage *unbundle*: cuts code objects out of a stream of bytes, be it a member or a compressed bundle that is
-//! being decompressed.
+//! being decompressed (see [`decode`](super::decode)).
 //!
 //! A small object is collected whole and becomes one job for any worker. A large one goes to an encoder thread of
 //! its own, chunk by chunk, so that no worker ever waits for bytes.
@@ -9,20 +9,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{Scope, ScopedJoinHandle};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Sender, bounded};
 
-use super::budget::{Budget, Grant};
+use super::budget::{Budget, Buffer};
 use super::cancel::{Cancel, hung_up, stopped};
 use super::compress::{self, Job, Scheme};
-use super::item::{Compressed, Cut, CutIndex, Unbundled};
+use super::item::{Compressed, CutIndex, Unbundled};
 use super::stats::Stats;
-use crate::error::{Error, Result};
-use crate::fatbin::ccob::{CcobDecoder, CcobHeader};
+use crate::error::Result;
 use crate::io::member::CHUNK;
 
-/// Objects up to this size are compressed in one go. Most kernels of real libraries are smaller; the budget of
-/// every producer must hold two of them.
-pub const SMALL: u64 = 4 << 20;
+/// Objects up to this size are compressed in one go, which takes zstd two thirds of the time of a stream. Nearly all
+/// code objects of real libraries are smaller; the budget of every producer must hold two of them.
+pub const SMALL: u64 = 20 << 20;
 /// Large objects that one producer may have in the making.
 const LARGE_AT_ONCE: usize = 2;
 /// Chunks that wait for a large object's encoder.
@@ -31,8 +30,6 @@ const LARGE_QUEUE: usize = 8;
 /// What producers need to know and where they send to. Cheap to clone.
 #[derive(Clone)]
 pub struct Output<'env> {
-    /// All cuts of the split.
-    pub cuts: &'env [Cut],
     /// To the workers.
     pub jobs: Sender<Job>,
     /// To the archives.
@@ -45,22 +42,31 @@ pub struct Output<'env> {
     pub stats: &'env Stats,
 }
 
+/// One object of a stream: its number, and the bytes of the stream that it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The object.
+    pub cut: CutIndex,
+    /// Where it lies.
+    pub range: Range<u64>,
+}
+
 /// An object of which bytes have come and more will.
 enum Open {
-    Small { bytes: Vec<u8>, grant: Grant },
-    Large { chunk: Vec<u8>, grant: Grant, encoder: Sender<(Vec<u8>, Grant)> },
+    Small(Buffer),
+    Large { chunk: Buffer, encoder: Sender<Buffer> },
 }
 
 /// Cuts the objects of one stream.
 pub struct Cutter<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
-    output: Output<'env>,
-    budget: Arc<Budget>,
+    pub(super) output: Output<'env>,
+    pub(super) budget: Arc<Budget>,
     encoders: Vec<ScopedJoinHandle<'scope, Result<()>>>,
     /// The cuts that are still to start, in the order of their ranges.
-    waiting: VecDeque<CutIndex>,
+    waiting: VecDeque<Piece>,
     /// Those that have started. More than one only if objects overlap.
-    open: Vec<(CutIndex, Open)>,
+    open: Vec<(Piece, Open)>,
 }
 
 impl<'scope, 'env> Cutter<'scope, 'env> {
@@ -70,29 +76,39 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
     }
 
     /// Sets the objects of the next stream. Those of the one before must be complete.
-    pub fn expect(&mut self, cuts: impl IntoIterator<Item = CutIndex>) {
+    pub fn expect(&mut self, pieces: impl IntoIterator<Item = Piece>) {
         self.waiting.clear();
-        self.waiting.extend(cuts);
+        self.waiting.extend(pieces);
+    }
+
+    /// Adds objects to those of the present stream. They must not have started yet.
+    pub fn expect_more(&mut self, pieces: impl IntoIterator<Item = Piece>) {
+        self.waiting.extend(pieces);
+    }
+
+    /// Forgets the objects of the present stream that are not complete.
+    pub fn abandon(&mut self) {
+        self.waiting.clear();
+        self.open.clear();
     }
 
     /// Takes what belongs to objects from `bytes`, which stand at `position` of the stream.
     pub fn feed(&mut self, position: u64, bytes: &[u8]) -> Result<()> {
         let end = position + bytes.len() as u64;
-        while let Some(cut) = self.waiting.pop_front_if(|cut| self.output.cuts[*cut].range.start < end) {
-            let open = self.start(cut)?;
-            self.open.push((cut, open));
+        while let Some(piece) = self.waiting.pop_front_if(|piece| piece.range.start < end) {
+            let open = self.start(&piece)?;
+            self.open.push((piece, open));
         }
         let mut index = 0;
         while index < self.open.len() {
-            let range = &self.output.cuts[self.open[index].0].range;
+            let range = &self.open[index].0.range;
             // Both are at most bytes.len(). An empty object that starts late has none of them.
             let to = range.end.min(end).saturating_sub(position) as usize;
             let from = (range.start.saturating_sub(position) as usize).min(to);
             let complete = range.end <= end;
+            // A complete object leaves the list.
             self.take(index, &bytes[from..to], complete)?;
-            if complete {
-                self.open.remove(index);
-            } else {
+            if !complete {
                 index += 1;
             }
         }
@@ -107,16 +123,18 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
     /// Ends a stream: empty objects that stand at its very end have no byte that would have started them.
     pub fn end(&mut self) -> Result<()> {
         if let Some(last) = self.waiting.back() {
-            self.feed(self.output.cuts[*last].range.start.saturating_add(1), &[])?;
+            let behind = last.range.start.saturating_add(1);
+            self.feed(behind, &[])?;
         }
         Ok(())
     }
 
-    fn start(&mut self, cut: CutIndex) -> Result<Open> {
-        let size = self.output.cuts[cut].size();
+    fn start(&mut self, piece: &Piece) -> Result<Open> {
+        let cut = piece.cut;
+        let size = piece.range.end - piece.range.start;
         if size <= SMALL {
             let size = size as usize;
-            return Ok(Open::Small { grant: self.budget.acquire(size)?, bytes: Vec::with_capacity(size) });
+            return Ok(Open::Small(self.budget.buffer(size)?));
         }
         if self.encoders.len() >= LARGE_AT_ONCE {
             join(self.encoders.remove(0))?;
@@ -128,37 +146,31 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
             self.scope
                 .spawn(move || cancel.watch(compress::stream(cut, size, &chunks, &frames, scheme, stats))),
         );
-        let grant = self.budget.acquire(CHUNK)?;
-        Ok(Open::Large { chunk: Vec::with_capacity(CHUNK), grant, encoder: sender })
+        Ok(Open::Large { chunk: self.budget.buffer(CHUNK)?, encoder: sender })
     }
 
     fn take(&mut self, index: usize, mut piece: &[u8], complete: bool) -> Result<()> {
-        let (cut, open) = &mut self.open[index];
-        match open {
-            Open::Small { bytes, grant } => {
-                bytes.extend_from_slice(piece);
-                if complete {
-                    let (bytes, grant) = (std::mem::take(bytes), grant.take());
-                    let job = Job::Compress(Unbundled { cut: *cut, bytes, grant });
-                    self.output.jobs.send(job).map_err(hung_up)?;
-                }
-            }
+        if complete && matches!(self.open[index].1, Open::Small(_)) {
+            let (Piece { cut, .. }, Open::Small(mut bytes)) = self.open.remove(index) else { return Ok(()) };
+            bytes.extend_from_slice(piece);
+            return self.output.jobs.send(Job::Compress(Unbundled { cut, bytes })).map_err(hung_up);
+        }
+        match &mut self.open[index].1 {
+            Open::Small(bytes) => bytes.extend_from_slice(piece),
             // Chunks are cut at fixed places of the object, so that its frame does not depend on the stream's chunks.
-            Open::Large { chunk, grant, encoder } => loop {
+            Open::Large { chunk, encoder } => loop {
                 let now = piece.len().min(CHUNK - chunk.len());
                 chunk.extend_from_slice(&piece[..now]);
                 piece = &piece[now..];
-                let ends = complete && piece.is_empty();
-                if chunk.len() < CHUNK && !ends {
+                if complete && piece.is_empty() {
+                    let (_, Open::Large { chunk, encoder }) = self.open.remove(index) else { return Ok(()) };
+                    return encoder.send(chunk).map_err(hung_up);
+                }
+                if chunk.len() < CHUNK {
                     break;
                 }
-                let full = (std::mem::take(chunk), grant.take());
-                encoder.send(full).map_err(hung_up)?;
-                if ends {
-                    break;
-                }
-                *grant = self.budget.acquire(CHUNK)?;
-                chunk.reserve_exact(CHUNK);
+                let next = self.budget.buffer(CHUNK)?;
+                encoder.send(std::mem::replace(chunk, next)).map_err(hung_up)?;
             },
         }
         Ok(())
@@ -177,52 +189,4 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
 /// Waits for a thread. A panic in it is a bug, and goes on here.
 pub fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// One compressed bundle for a decoder thread.
-pub struct Bundle {
-    /// The member it is in, for errors.
-    pub member: String,
-    /// Its header.
-    pub header: CcobHeader,
-    /// Offset of the payload in the member, for errors.
-    pub offset: u64,
-    /// The objects in it.
-    pub cuts: Range<CutIndex>,
-    /// The payload, in order.
-    pub payload: Receiver<(Vec<u8>, Grant)>,
-    /// For the decoder's window.
-    pub window: Grant,
-}
-
-/// Decompresses bundles, one after the other, and cuts them.
-pub fn decompress<'scope, 'env>(bundles: &Receiver<Bundle>, cutter: Cutter<'scope, 'env>) -> Result<()> {
-    let mut cutter = cutter;
-    let mut lap = cutter.output.stats.unbundle.lap();
-    for Bundle { member, header, offset, cuts, payload, window } in bundles {
-        let in_member = |error: Error| error.in_member(&member);
-        let mut decoder = CcobDecoder::new(header, offset).map_err(|fault| in_member(fault.into()))?;
-        cutter.expect(cuts);
-        let mut position = 0;
-        for (chunk, grant) in payload {
-            lap.waited();
-            cutter.output.cancel.check()?;
-            let waited = cutter.budget.waited();
-            let before = position;
-            decoder
-                .feed(&chunk, |bytes: &[u8]| {
-                    cutter.feed(position, bytes)?;
-                    position += bytes.len() as u64;
-                    Ok::<_, Error>(())
-                })
-                .map_err(in_member)?;
-            drop(grant);
-            lap.less(cutter.budget.waited() - waited);
-            lap.worked(position - before);
-        }
-        decoder.finish().map_err(|fault| in_member(fault.into()))?;
-        cutter.end()?;
-        drop(window);
-    }
-    cutter.finish()
 }

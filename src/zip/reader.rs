@@ -95,9 +95,9 @@ impl Archive {
 /// What stands at an offset of an archive of which only the beginning is there yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// A member, complete. Its attributes are in the central directory, and so are not known yet.
+    /// A member, of which the header is there. Its attributes are in the central directory, and so are not known yet.
     Member(Entry),
-    /// The beginning of something.
+    /// The beginning of a header.
     Incomplete,
     /// No member whose end could be told: the central directory, or a member with a data descriptor.
     End,
@@ -132,9 +132,6 @@ pub fn arrival(bytes: &[u8], offset: u64) -> Result<Arrival> {
     let [size, compressed] = sizes;
     let start = offset + LOCAL_HEADER + header.name.len() as u64 + header.extra.len() as u64;
     let data = start..start.saturating_add(compressed);
-    if data.end > bytes.len() as u64 {
-        return Ok(Arrival::Incomplete);
-    }
     let name = member_name(&header.name, offset)?;
     let attributes = Attributes::default();
     Ok(Arrival::Member(Entry {

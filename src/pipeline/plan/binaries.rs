@@ -44,6 +44,8 @@ pub struct Choice<'a> {
     pub group: &'a str,
     /// The architecture table.
     pub table: &'a ArchTable,
+    /// Whether the second pass will read at random too.
+    pub keep_checkpoints: bool,
     /// Options and cancellation.
     pub context: &'a Context<'a>,
 }
@@ -142,7 +144,9 @@ impl Choice<'_> {
                         Ok((plan?, marker))
                     })
                 };
-                fat.checkpoints = crate::io::Checkpoints::every(u64::MAX);
+                if !self.keep_checkpoints {
+                    fat.checkpoints = crate::io::Checkpoints::every(u64::MAX);
+                }
                 let planned = planned.map(|(plan, marker)| Binary { member, kernel_name, fat, marker, plan });
                 *done[slot].lock().unwrap_or_else(PoisonError::into_inner) = Some((member, planned));
             }

@@ -89,11 +89,16 @@ pub fn plan(
     input: &Input,
     identified: &Identified,
     classified: &mut [Classified],
+    keep_checkpoints: bool,
     warnings: &mut Vec<String>,
 ) -> Result<SplitPlan> {
     let options = context.options;
     let table = arch_table(options)?;
     let duplicates = wheels::duplicates(input, classified)?;
+    // A member that repeats an earlier one is in no output, so it is neither split nor moved.
+    for &index in &duplicates {
+        classified[index].kind = Kind::Plain;
+    }
     let members = input.members();
     let fat = members
         .iter()
@@ -106,7 +111,8 @@ pub fn plan(
     let any_split = classified.iter().any(|classified| matches!(classified.kind, Kind::AlreadySplit));
     let binaries = match &root {
         Some(root) => {
-            let choice = binaries::Choice { input, root, group: &group, table: &table, context };
+            let choice =
+                binaries::Choice { input, root, group: &group, table: &table, keep_checkpoints, context };
             choice.choose(classified, warnings)?
         }
         None => Vec::new(),
@@ -117,7 +123,8 @@ pub fn plan(
         }
         return Err(nothing_to_split(options, warnings));
     };
-    let moved = wheels::database_files(input, &root, &table, options, warnings)?;
+    let mut moved = wheels::database_files(input, &root, &table, options, warnings)?;
+    moved.retain(|file| !duplicates.contains(&file.member));
     let mut keys: BTreeMap<String, Bundle> =
         moved.iter().map(|file| (file.bundle.key.clone(), file.bundle.clone())).collect();
     for processor in archives::processors(&binaries) {

@@ -94,12 +94,13 @@ pub fn host_order(
     duplicates: &BTreeSet<usize>,
     warnings: &mut Vec<String>,
 ) -> (Vec<usize>, Vec<usize>) {
-    let gone: BTreeSet<usize> = moved.iter().map(|file| file.member).collect();
+    let gone: BTreeSet<usize> =
+        moved.iter().map(|file| file.member).chain(duplicates.iter().copied()).collect();
     let emptied = emptied_directories(input, &gone);
     let (mut body, mut dist_info) = (Vec::new(), Vec::new());
     for (index, member) in input.members().iter().enumerate() {
         let name = member.name.as_str();
-        if gone.contains(&index) || duplicates.contains(&index) || emptied.contains(name) {
+        if gone.contains(&index) || emptied.contains(name) {
             continue;
         }
         if !identified.is_dist_info(name) {
