@@ -2,8 +2,7 @@
 //!
 //! `format_version` 1, `group_name`, `gfx_arch_family`, `gfx_arches`, `toc` {kernel key: {target: {`type`, `ordinal`,
 //! `original_size`}}}, `compression_scheme`, then `zstd_offset` and `zstd_size` or `blobs`. Keys are strings, integers
-//! have their shortest form, as Python's msgpack writes them. Source: the Python package
-//! and the loader in ROCm/rocm-systems.
+//! have their shortest form, as Python's msgpack writes them.
 //!
 //! Deterministic: binaries in the order in which they were added, code-object indices ascending, targets as listed.
 //!
