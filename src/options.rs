@@ -56,7 +56,8 @@ pub struct SplitOptions {
     pub replace_input: bool,
     /// Worker threads, at least 1.
     pub jobs: usize,
-    /// Peak resident set to aim for, in bytes. `None`: 96 MiB and 32 MiB per job. Less is slower, with the same outputs.
+    /// Peak resident set to aim for, in bytes. `None`: 96 MiB and 32 MiB per job. Less is slower, with the same
+    /// outputs.
     pub memory_limit: Option<u64>,
     /// Wait until the outputs are on the disk before they get their names.
     pub durable: bool,

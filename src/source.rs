@@ -19,8 +19,8 @@ pub trait ReadAt {
     /// Fills `buffer` with the bytes from `offset` on. Bytes past the end are a [`Fault`], never a short read.
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 
-    /// The `length` bytes from `offset` on. `place` names them in the fault for a range past the end; the range is checked before
-    /// memory is allocated.
+    /// The `length` bytes from `offset` on. `place` names them in the fault for a range past the end; the range is
+    /// checked before memory is allocated.
     fn read_vec(&mut self, offset: u64, length: u64, place: &str) -> Result<Vec<u8>> {
         let end = offset.checked_add(length).filter(|&end| end <= self.len());
         if end.is_none() {

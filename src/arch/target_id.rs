@@ -1,7 +1,7 @@
 //! LLVM target IDs: `gfx90a`, `gfx90a:sramecc+:xnack-`, `gfx9-4-generic`.
 //!
-//! Source: "Target ID" in LLVM's AMDGPU usage guide, and formats.md section 3 for the order in which the loader
-//! tries the target IDs that an agent accepts.
+//! Source: "Target ID" in LLVM's "User Guide for AMDGPU Backend". The order in which the kpack loader tries the target
+//! IDs that an agent accepts is told in [`crate::kpack::completeness`].
 //!
 //! A [`TargetId`] is a [`Processor`] and [`Features`]. All three are small plain values without heap memory,
 //! because a wheel can have millions of (wrapper, target) pairs.

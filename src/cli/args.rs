@@ -49,7 +49,7 @@ pub(super) struct Split {
     #[arg(long, value_name = "ROOT")]
     overlay_root: Option<String>,
 
-    /// Device wheels are named PREFIX-<key> [default: amd-<name>-device]
+    /// Device wheels are named PREFIX-KEY [default: amd-NAME-device]
     #[arg(long, value_name = "PREFIX")]
     device_package_prefix: Option<String>,
 

@@ -1,8 +1,9 @@
 //! Edit plans: a rewritten binary as data.
 //!
 //! [`plan`] describes the output as a list of edits over the input, with the final length known before a byte
-//! is written. [`apply`] streams an input through a plan. [`view`] shows the planned output as
-//! [`ReadAt`](crate::source::ReadAt), so that it can be parsed before it exists.
+//! is written. [`apply`] streams an input through a plan. [`capture`] keeps the ranges of the output that are verified
+//! once it has streamed by. [`view`] shows the planned output as [`ReadAt`](crate::source::ReadAt), so that it can be
+//! read in another order than the file's.
 
 pub mod apply;
 pub mod capture;

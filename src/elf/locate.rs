@@ -1,8 +1,8 @@
 //! Is this file a fat binary, and where are its wrappers and bundles?
 //!
-//! Facts: formats.md section 1. A fat binary has wrappers in `.hipFatBinSegment` and bundles in `.hip_fatbin`. What
-//! a wrapper's pointer holds at run time comes from a relocation, or from the bytes in place (see
-//! [`Pointer`](super::relocations::Pointer)).
+//! A fat binary has wrappers in `.hipFatBinSegment` and bundles in `.hip_fatbin`, as clang names them (wrapper: see
+//! [`crate::fatbin::wrapper`]). What a wrapper's pointer holds at run time comes from a relocation, or from the
+//! bytes in place (see [`Pointer`]).
 //!
 //! Invariants of an [`ElfLayout`]: every HIPF wrapper's target is in one of the bundle sections; no other relocation
 //! leads into one; every bundle section is the content of one PT_LOAD.

@@ -1,8 +1,8 @@
 //! Fat ELF binaries: finding the device code, and taking it out.
 //!
-//! 1. [`locate`] reads the headers, the wrappers and every relocation.
-//! 2. [`plan`] decides what becomes of each byte of the file.
-//! 3. [`verify`] parses the result again.
+//! 1. [`locate()`] reads the headers, the wrappers and every relocation.
+//! 2. [`plan()`] decides what becomes of each byte of the file.
+//! 3. [`verify()`] parses the result again.
 //!
 //! The format is 64-bit little-endian ELF (gABI and the psABIs of x86-64, aarch64, ppc64le and riscv64). All reading
 //! goes through [`ReadAt`](crate::source::ReadAt), tables in ascending order and in blocks, so that a file can be a

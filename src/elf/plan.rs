@@ -35,8 +35,8 @@ use crate::source::ReadAt;
 /// Reads the wrappers, a few bytes around the tables that grow, and what has to move (8 MiB at most); never a bundle.
 ///
 /// # Errors
-/// A [`Fault`] of kind [`Unsupported`](crate::fault::FaultKind::Unsupported) if something overlaps a bundle section, or if the
-/// marker fits nowhere.
+/// A [`Fault`] of kind [`Unsupported`](crate::fault::FaultKind::Unsupported) if something overlaps a bundle
+/// section, or if the marker fits nowhere.
 pub fn plan(source: &mut dyn ReadAt, layout: &ElfLayout, marker: &[u8]) -> Result<BinaryPlan> {
     let view = &layout.view;
     let marker_len = marker.len() as u64;

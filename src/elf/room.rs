@@ -22,9 +22,10 @@ use crate::source::ReadAt;
 /// At most this many bytes move: they are held in memory.
 const MAX_MOVED: u64 = 8 << 20;
 
-/// Once something moves, room for this many more headers is left behind the table if it costs at most [`MAX_SPARE_MOVED`].
-/// patchelf adds a header or two and makes room for them by moving the first sections of the section header
-/// table, up to one that stands elsewhere: a moved one stops it, and it would overwrite what follows the table.
+/// Once something moves, room for this many more headers is left behind the table if it costs at most
+/// [`MAX_SPARE_MOVED`]. patchelf adds a header or two and makes room for them by moving the first sections of the
+/// section header table, up to one that stands elsewhere: a moved one stops it, and it would overwrite what follows
+/// the table.
 const SPARE: u64 = 12;
 
 /// At most this many bytes move for the sake of spare room alone.

@@ -1,7 +1,7 @@
 //! Uncompressed offload bundles: the entry table.
 //!
 //! `__CLANG_OFFLOAD_BUNDLE__`, `u64 n`, then n times {`u64 offset`, `u64 size`, `u64 id_len`, id}, little-endian;
-//! offsets count from the bundle's start. Source: formats.md section 2.
+//! offsets count from the bundle's start. Source: "Clang Offload Bundler" in clang's documentation.
 //!
 //! A bundle does not say how long it is: it ends where its table and its last entry end. Padding behind that
 //! belongs to the section.

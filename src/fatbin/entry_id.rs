@@ -1,7 +1,8 @@
 //! Bundle entry IDs: what one code object of an offload bundle is for.
 //!
-//! `<kind>-<triple>-<target ID>`, as clang-offload-bundler writes them. Sources: formats.md section 2 and the
-//! field reports on compilers that spell the triple differently:
+//! `<kind>-<triple>-<target ID>`, as clang-offload-bundler writes them. Sources: "Clang Offload Bundler" in clang's
+//! documentation, and reports of compilers that spell the triple differently (ROCm/hip-tests issue 468,
+//! llvm/llvm-project 139112):
 //! - kind: `hip` or `hipv4` (the runtime takes both); `host...` marks the host's own, empty entry;
 //! - triple: architecture `amdgcn`, `amdgpu` with or without a subarchitecture (`amdgpu9.42`), or `spirv64`; vendor
 //!   `amd`; system `amdhsa`; environment empty, `unknown` or `llvm`. Bundlers before 2021 left the environment

@@ -1,6 +1,6 @@
 //! HIP fat binaries: wrappers, offload bundles, compressed bundles and their entry IDs.
 //!
-//! [`walk`] finds the bundles of a section by structure, [`bundle`] reads one entry table, [`ccob`] decompresses,
+//! [`walk()`] finds the bundles of a section by structure, [`bundle`] reads one entry table, [`ccob`] decompresses,
 //! [`entry_id`] says what an entry is for, [`zstd_frame`] measures a zstd frame without decoding it.
 
 pub mod bundle;

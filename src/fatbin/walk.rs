@@ -1,9 +1,9 @@
 //! Finds the bundles of a section by structure.
 //!
-//! A section is bundles back to back, plain and compressed mixed, with zeros between them (formats.md section 2).
-//! Each bundle says, in its header, entry table or stream, where it ends. The next one starts at the first byte
-//! after that which is not zero, and that byte must begin a bundle. The magic is never searched for: the four
-//! bytes `CCOB` occur by chance in gigabytes of code.
+//! A section is bundles back to back, plain and compressed mixed, with zeros between them. Each bundle says, in its
+//! header, entry table or stream, where it ends. The next one starts at the first byte after that which is not zero,
+//! and that byte must begin a bundle. The magic is never searched for: the four bytes `CCOB` occur by chance in
+//! gigabytes of code.
 //!
 //! Reads ascend. Of a plain bundle only the header is read; of a compressed one the header and as much of the
 //! payload as the entry table takes to decode (one zstd block, usually). The exception is version 1 of compressed
@@ -11,7 +11,7 @@
 //! inflated.
 //!
 //! Refused, with the offset in the file: anything but zeros between bundles, a bundle that ends behind the
-//! section, and everything that [`bundle`](super::bundle) and [`ccob`](super::ccob) refuse.
+//! section, and everything that [`bundle`] and [`ccob`] refuse.
 
 use std::ops::Range;
 

@@ -1,5 +1,9 @@
 //! The fat binary wrapper (`__CudaFatBinaryWrapper` of clang's HIP code), 24 bytes, little-endian:
-//! `u32 magic`, `u32 version` (1), `u64 binary`, `u64 reserved1`. Source: formats.md section 1.
+//! `u32 magic`, `u32 version` (1), `u64 binary`, `u64 reserved1`.
+//!
+//! The compiler emits one for each translation unit, with magic HIPF and a pointer to the unit's offload bundle. After
+//! a split the magic is HIPK, the pointer leads to the marker, and the low 32 bits of `reserved1` are the code-object
+//! index. Sources: clang's `CGCUDANV.cpp`, and the HIP runtime (CLR) for HIPK.
 
 use std::ops::Range;
 

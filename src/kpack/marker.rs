@@ -1,7 +1,7 @@
 //! The marker: what the wrappers of a rewritten binary point at.
 //!
-//! A MessagePack map {`kpack_search_paths`: [string], `kernel_name`: string}; the section that holds it has nothing
-//! else. Source: formats.md section 4.
+//! A MessagePack map {`kpack_search_paths`: array of strings, `kernel_name`: string}; the section that holds it has
+//! nothing else. Source: the marker reader of the HIP runtime's kpack loader.
 
 use crate::fault::{Fault, Result};
 

@@ -8,8 +8,9 @@
 //! reader         the strict reader: tests, verification
 //! ```
 //!
-//! Source: formats.md sections 3 and 4. The writer's parts are made for a stream: code objects in any order, each
-//! written once, the header and the count patched at the end.
+//! Source: format version 1 as the Python package rocm-kpack writes it and the loader in the HIP runtime reads it
+//! (both in ROCm/rocm-systems). The writer's parts are made for a stream: code objects in any order, each written
+//! once, the header and the count patched at the end.
 
 pub mod completeness;
 pub mod format;

@@ -2,7 +2,7 @@
 //!
 //! `format_version` 1, `group_name`, `gfx_arch_family`, `gfx_arches`, `toc` {kernel key: {target: {`type`, `ordinal`,
 //! `original_size`}}}, `compression_scheme`, then `zstd_offset` and `zstd_size` or `blobs`. Keys are strings, integers
-//! have their shortest form, as Python's msgpack writes them. Source: formats.md section 3.
+//! have their shortest form, as Python's msgpack writes them.
 //!
 //! Deterministic: binaries in the order in which they were added, code-object indices ascending, targets as listed.
 //!

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::budget::{Buffer, Grant};
 use crate::fatbin::ccob::CcobHeader;
 
-/// Index of an archive in [`SplitPlan::archives`](super::plan::SplitPlan).
+/// Index of an archive in [`Archives::archives`](super::plan::archives::Archives::archives).
 pub type ArchiveIndex = usize;
-/// Index of a cut in [`SplitPlan::cuts`](super::plan::SplitPlan), which is also its place in the order of output.
+/// Index of a cut in [`Archives::cuts`](super::plan::archives::Archives::cuts), which is also its place in the order of
+/// output.
 pub type CutIndex = usize;
 
 /// One code object to be cut out of a fat binary and stored as one frame.

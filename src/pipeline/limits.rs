@@ -55,8 +55,8 @@ impl Limits {
         Self::new(options.jobs, memory, kinds)
     }
 
-    /// Divides `memory` bytes. Where they do not suffice there are fewer workers than `jobs`, and at the very least one,
-    /// with room for two objects of each kind.
+    /// Divides `memory` bytes. Where they do not suffice there are fewer workers than `jobs`, and at the very least
+    /// one, with room for two objects of each kind.
     pub fn new(jobs: usize, memory: u64, kinds: Kinds) -> Self {
         // Percent of what is in flight.
         let (objects, decoded) = match kinds {

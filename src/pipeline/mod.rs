@@ -67,7 +67,30 @@ pub struct Context<'a> {
     pub stats: &'a Stats,
 }
 
-/// Splits the wheel. See [`crate::split`].
+/// Splits the wheel (or unpacked wheel, or pipe) [`SplitOptions::input`] into wheels in [`SplitOptions::output_dir`].
+///
+/// # What is written
+/// The host wheel, under the input's file name; a device wheel for each bundle key that has code or moved files and
+/// is not left out by [`SplitOptions::archs`]; a variant wheel if [`SplitOptions::variant`] asks for one. With
+/// [`OutputFormat::Directory`], directories in the place of the wheels. The report names them all. A host wheel
+/// that was split before is copied, and nothing else written: see [`SplitReport::already_split`].
+///
+/// # All or nothing
+/// Until the last step the outputs are files without a name, or where the system has none, hidden ones that are
+/// removed again; directories are hidden until then everywhere. Then all get their names together. Files of the
+/// same names are replaced, and put back if a later name cannot be given. On an error, the output directory is as
+/// it was; if it did not exist, it does not exist. A process that is killed leaves nothing where files without a
+/// name exist (Linux), unless that happens during the renames themselves.
+///
+/// # Errors
+/// By [`ErrorKind`](crate::ErrorKind):
+/// - `Input`: the wheel or a member of it is damaged, or not supported. Of several failing members, the first in
+///   the wheel's order is reported;
+/// - `NothingToSplit`: no fat binary, or none that can be split; the message says why for each;
+/// - `Usage`: an option makes no sense, or does not fit the wheel (an overlay root that does not exist, `archs` that
+///   leaves nothing, a host wheel that would replace the input);
+/// - `Io`: the operating system refused something, or the input changed while it was read;
+/// - `Interrupted`: [`SplitOptions::interrupt`] became true.
 pub fn split(options: &SplitOptions) -> Result<SplitReport> {
     let cancel = Arc::new(Cancel::new(options.interrupt.clone()));
     let stats = Stats::default();

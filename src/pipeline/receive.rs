@@ -74,7 +74,8 @@ pub fn receive(context: &Context<'_>) -> Result<(Input, Received)> {
         let early = join(keeper).map_err(|error| errors.push(error)).ok();
         match cause(errors) {
             Some(error) => Err(error),
-            // An error in a member is not reported here: the first pass proper meets it again, and knows the whole wheel.
+            // An error in a member is not reported here: the first pass proper meets it again, and knows the whole
+            // wheel.
             None => Ok(Received { members: members.unwrap_or_default(), early }),
         }
     })?;
