@@ -3,7 +3,13 @@
 //! All inputs are generated. `deflate` also prints how much larger a stream of independent blocks is than a serial
 //! one.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a benchmark may end so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a benchmark may end so"
+)]
 
 mod support;
 
