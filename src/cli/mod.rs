@@ -18,6 +18,7 @@ use crate::options::SplitOptions;
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
+    crate::sys::malloc::give_back_large_buffers();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

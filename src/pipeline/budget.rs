@@ -16,6 +16,11 @@ use crate::error::Result;
 
 /// How often a waiting producer looks whether the split was cancelled.
 const LOOK: Duration = Duration::from_millis(50);
+/// From this size on, a request may use all of the capacity, which is there for the largest objects. Smaller ones keep
+/// all workers busy with a part of it, and the rest is memory saved.
+const LARGE: usize = 2 << 20;
+/// One over the part that they may use.
+const SMALL_SHARE: usize = 3;
 /// Buffers are not smaller than this.
 const LEAST_BUFFER: usize = 64 << 10;
 
@@ -33,9 +38,18 @@ pub struct Budget {
 #[derive(Debug, Default)]
 struct State {
     used: usize,
+    used_by_small: usize,
     /// Empty buffers. They count towards the capacity, but give way to what is used.
     spare: Vec<Vec<u8>>,
     spare_bytes: usize,
+}
+
+impl State {
+    fn has_room(&self, bytes: usize, small: bool, capacity: usize) -> bool {
+        let small_ones_fit = !small || self.used_by_small.saturating_add(bytes) <= capacity / SMALL_SHARE;
+        self.used == 0
+            || self.used.saturating_add(bytes) <= capacity && (small_ones_fit || self.used_by_small == 0)
+    }
 }
 
 impl Budget {
@@ -51,7 +65,7 @@ impl Budget {
         })
     }
 
-    /// Waits until `bytes` are free. A request larger than the capacity is granted when nothing else is in flight.
+    /// Waits until `bytes` are free. A request larger than what it may use is granted when nothing else is in flight.
     pub fn acquire(self: &Arc<Self>, bytes: usize) -> Result<Grant> {
         self.wait_for(bytes).map(|(grant, _)| grant)
     }
@@ -73,7 +87,8 @@ impl Budget {
     fn wait_for(self: &Arc<Self>, bytes: usize) -> Result<(Grant, MutexGuard<'_, State>)> {
         let mut state = self.lock();
         let mut start = None;
-        while state.used > 0 && state.used.saturating_add(bytes) > self.capacity {
+        let small = bytes < LARGE;
+        while !state.has_room(bytes, small, self.capacity) {
             start.get_or_insert_with(Instant::now);
             self.cancel.check()?;
             state = self.freed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
@@ -83,14 +98,20 @@ impl Budget {
             self.waited.fetch_add(time, Ordering::Relaxed);
         }
         state.used += bytes;
-        Ok((Grant { budget: Arc::clone(self), bytes }, state))
+        if small {
+            state.used_by_small += bytes;
+        }
+        Ok((Grant { budget: Arc::clone(self), bytes, small }, state))
     }
 
-    /// Lets spare buffers go that do not fit beside what is used.
+    /// Lets spare buffers go, oldest first, that do not fit beside what is used, or are too many.
     fn make_room(&self, state: &mut State) {
-        while state.used.saturating_add(state.spare_bytes) > self.capacity {
-            let Some(spare) = state.spare.pop() else { return };
-            state.spare_bytes -= spare.capacity();
+        let too_much = |state: &State| {
+            state.used.saturating_add(state.spare_bytes) > self.capacity
+                || state.spare.len() > 1 && state.spare_bytes > self.capacity / SMALL_SHARE
+        };
+        while too_much(state) && !state.spare.is_empty() {
+            state.spare_bytes -= state.spare.remove(0).capacity();
         }
     }
 
@@ -104,8 +125,13 @@ impl Budget {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn release(&self, bytes: usize) {
-        self.lock().used -= bytes;
+    fn release(&self, bytes: usize, small: bool) {
+        let mut state = self.lock();
+        state.used -= bytes;
+        if small {
+            state.used_by_small -= bytes;
+        }
+        drop(state);
         self.freed.notify_all();
     }
 
@@ -132,6 +158,8 @@ fn size_class(size: usize) -> usize {
 pub struct Grant {
     budget: Arc<Budget>,
     bytes: usize,
+    /// Whether it was a small request.
+    small: bool,
 }
 
 impl Grant {
@@ -139,7 +167,7 @@ impl Grant {
     pub fn shrink(&mut self, bytes: usize) {
         let surplus = self.bytes.saturating_sub(bytes);
         self.bytes -= surplus;
-        self.budget.release(surplus);
+        self.budget.release(surplus, self.small);
     }
 
     /// How many bytes it is for.
@@ -152,7 +180,7 @@ impl Grant {
     pub fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        Self { budget: Arc::clone(&self.budget), bytes }
+        Self { budget: Arc::clone(&self.budget), bytes, small: self.small }
     }
 
     /// Moves the right out, leaving one to nothing.
@@ -164,7 +192,7 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        self.budget.release(self.bytes);
+        self.budget.release(self.bytes, self.small);
     }
 }
 
@@ -219,8 +247,8 @@ mod tests {
         drop(oversized);
         thread.join().unwrap().unwrap();
         let mut grant = budget.acquire(10).unwrap();
-        grant.shrink(4);
-        let _second = budget.acquire(6).unwrap();
+        grant.shrink(2);
+        let _second = budget.acquire(1).unwrap();
         cancel.stop();
         assert!(budget.acquire(1).is_err());
     }
@@ -242,6 +270,16 @@ mod tests {
         let state = budget.lock();
         assert_eq!(state.used, 1 << 20);
         drop(state);
+    }
+
+    #[test]
+    fn small_requests_use_a_part_and_large_ones_all() {
+        let cancel = Arc::new(Cancel::default());
+        let budget = Budget::new(12 << 20, Arc::clone(&cancel));
+        let _small: Vec<Grant> = (0..4).map(|_| budget.acquire(1 << 20).unwrap()).collect();
+        let _large = budget.acquire(8 << 20).unwrap();
+        cancel.stop();
+        assert!(budget.acquire(1).is_err(), "a fifth MiB of small ones");
     }
 
     #[test]

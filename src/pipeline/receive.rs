@@ -35,7 +35,7 @@ use crate::sys::map::Map;
 use crate::zip::reader::arrival;
 use crate::zip::{Arrival, Entry, Method};
 
-/// The spooled file is mapped anew after so many new bytes.
+/// The spooled file is mapped anew after so many new bytes, and what was read is given back.
 const MAP: u64 = 1 << 20;
 
 /// Members that were classified while the wheel arrived, by the offset of their local header.
@@ -155,6 +155,7 @@ impl Arriving<'_, '_, '_> {
             .ok_or_else(|| Error::io("allocate memory", None, std::io::ErrorKind::OutOfMemory.into()))?;
         let mut buffer = vec![0; CHUNK];
         let (mut at, mut ended) = (entry.data.start, false);
+        let mut released = at;
         while at < entry.data.end && !ended {
             let mut input = bytes.slice(at, entry.data.end);
             if input.is_empty() {
@@ -174,13 +175,15 @@ impl Arriving<'_, '_, '_> {
                     read = input.len();
                 }
                 Method::Deflated => loop {
+                    // Not all that is there at once: what was read is given back now and then.
                     let step = inflater
                         .step(&input[read..], &mut buffer)
                         .map_err(|message| Fault::unreadable("deflate stream", pass.position, message))?;
                     read += step.consumed;
                     self.chunk(entry, &mut pass, &buffer[..step.produced])?;
                     ended = step.ended;
-                    if ended || step.produced == 0 {
+                    let pending = step.produced == buffer.len();
+                    if ended || step.produced == 0 || !pending && read as u64 >= MAP {
                         break;
                     }
                     let compressed = (at - entry.data.start) + read as u64;
@@ -193,6 +196,10 @@ impl Arriving<'_, '_, '_> {
             }
             at += read as u64;
             lap.worked(0);
+            if at - released >= MAP {
+                bytes.map.release(released as usize..at as usize); // both inside the map
+                released = at;
+            }
         }
         if pass.position != entry.size || at != entry.data.end || pass.crc.finalize() != entry.crc32 {
             // The first pass proper says what is wrong.

@@ -97,11 +97,19 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
     /// Takes what belongs to objects from `bytes`, which stand at `position` of the stream.
     pub fn feed(&mut self, position: u64, bytes: &[u8]) -> Result<()> {
         let end = position + bytes.len() as u64;
+        // What is open first: an object that ends here must be on its way before memory for the next is asked for.
+        self.go_on(0, position, bytes)?;
         while let Some(piece) = self.waiting.pop_front_if(|piece| piece.range.start < end) {
             let open = self.start(&piece)?;
             self.open.push((piece, open));
+            self.go_on(self.open.len() - 1, position, bytes)?;
         }
-        let mut index = 0;
+        Ok(())
+    }
+
+    /// Gives the open objects from `index` on what `bytes` has of them.
+    fn go_on(&mut self, mut index: usize, position: u64, bytes: &[u8]) -> Result<()> {
+        let end = position + bytes.len() as u64;
         while index < self.open.len() {
             let range = &self.open[index].0.range;
             // Both are at most bytes.len(). An empty object that starts late has none of them.

@@ -1,6 +1,7 @@
-//! The one place with `unsafe` code: memory maps and copyable inflate states. Everything outside sees safe types.
+//! The one place with `unsafe` code: memory maps, copyable inflate states, allocator settings. Everything outside sees safe types.
 
 #![allow(unsafe_code)]
 
 pub mod inflate;
+pub mod malloc;
 pub mod map;
