@@ -9,8 +9,10 @@
 //! middle  V ── A ▒▒▒ E ── M         the PT_LOAD becomes two, around the hole
 //! ```
 //!
-//! A `tail` or `middle` hole leaves the front of the bundle section mapped, a `head` hole its back: that *room* holds
-//! the marker, and what had to move. The rest of the room is zeroed, so that no device byte stays.
+//! A `tail` or `middle` hole leaves the front of the bundle section mapped, a `head` hole its back, and so does a
+//! `middle` hole that only `.bss` follows: a PT_LOAD without a section in the file is legal, but GNU strip gives it an
+//! offset that patchelf 0.17 trips over. What is left, the *room*, holds the marker, and what had to move. The rest of
+//! it is zeroed, so that no device byte stays.
 //!
 //! Invariants: the length of a hole is a multiple of `align`, the largest p_align among the segments that it shifts
 //! (or what that is lowered to), hence of the page size: offsets stay congruent to addresses, and the two halves of a
@@ -73,22 +75,16 @@ impl Bundle {
     fn hole(&self, load: &Segment, need: u64, align: u64) -> Option<Hole> {
         let bss_follows = load.memory_size > load.file_size && load.file_end() == self.file.end;
         let follows = bss_follows || load.file_end() > self.file.end;
-        // Bytes at the end of the bundle that stay: the second half of a split PT_LOAD then starts at a multiple of
-        // 4, and has bytes in the file even if only .bss follows (a PT_LOAD without any is legal but odd).
-        let tail = match (follows, bss_follows) {
-            (false, _) => 0,
-            (true, true) => (self.address_end() - 1) % 64 + 1,
-            (true, false) => self.address_end() % 4,
-        };
+        let at_start = self.address == load.address;
+        // The second half of a split PT_LOAD starts at a multiple of 4: some bytes of the bundle stay before it.
+        let tail = if follows && !bss_follows && !at_start { self.address_end() % 4 } else { 0 };
         let free = self.len().checked_sub(need.checked_add(tail)?)?;
         let length = free / align * align;
         if length == 0 {
             return None;
         }
-        let (start, splits) = match follows {
-            true if self.address == load.address => (0, false),
-            _ => (self.len() - tail - length, follows),
-        };
+        let start = if at_start && follows || bss_follows { 0 } else { self.len() - tail - length };
+        let splits = follows && !at_start;
         Some(Hole {
             file: self.file.start + start..self.file.start + start + length,
             address: self.address + start,

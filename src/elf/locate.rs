@@ -71,7 +71,7 @@ pub fn locate(source: &mut dyn ReadAt) -> Result<Located<ElfLayout>> {
     }
     view.check()?;
     if wrappers.is_empty() {
-        return Err(Fault::malformed(
+        return Err(Fault::unsupported(
             BUNDLE_SECTION,
             view.sections[bundles[0]].offset,
             format!("there is no section {WRAPPER_SECTION} with the wrappers that use it"),
@@ -82,7 +82,7 @@ pub fn locate(source: &mut dyn ReadAt) -> Result<Located<ElfLayout>> {
         return Ok(Located::AlreadySplit);
     }
     if bundles.is_empty() {
-        return Err(Fault::malformed(
+        return Err(Fault::unsupported(
             WRAPPER_SECTION,
             view.sections[wrappers[0]].offset,
             format!("there is no section {BUNDLE_SECTION} with the bundles that the wrappers use"),
@@ -153,7 +153,7 @@ fn read_wrappers(source: &mut dyn ReadAt, view: &ElfView, sections: &[usize]) ->
             let word: [u8; 4] = window.get(offset, WRAPPER_SECTION)?;
             let magic = u32::from_le_bytes(word);
             if magic != HIPF_MAGIC && magic != HIPK_MAGIC {
-                return Err(Fault::malformed(
+                return Err(Fault::unsupported(
                     WRAPPER_SECTION,
                     offset,
                     format!(
@@ -168,7 +168,7 @@ fn read_wrappers(source: &mut dyn ReadAt, view: &ElfView, sections: &[usize]) ->
         for offset in section.offset + count * WRAPPER_LEN..section.file_end() {
             let [byte] = window.get(offset, WRAPPER_SECTION)?;
             if byte != 0 {
-                return Err(Fault::malformed(
+                return Err(Fault::unsupported(
                     WRAPPER_SECTION,
                     offset,
                     format!(
@@ -180,7 +180,7 @@ fn read_wrappers(source: &mut dyn ReadAt, view: &ElfView, sections: &[usize]) ->
         }
     }
     if wrappers.is_empty() {
-        return Err(Fault::malformed(
+        return Err(Fault::unsupported(
             WRAPPER_SECTION,
             view.sections[sections[0]].offset,
             format!("{:#x} bytes hold no wrapper", view.sections[sections[0]].size),
@@ -199,7 +199,7 @@ fn resolve(
     let addresses: HashMap<u64, usize> =
         raw.iter().enumerate().map(|(index, wrapper)| (wrapper.address + WRAPPER_BINARY, index)).collect();
     if addresses.len() != raw.len() {
-        return Err(Fault::malformed(WRAPPER_SECTION, None, "two wrappers have the same address"));
+        return Err(Fault::unsupported(WRAPPER_SECTION, None, "two wrappers have the same address"));
     }
     let found = Walk::run(source, view, sections, &addresses)?;
     let in_bundle = |address: u64| {
@@ -212,7 +212,7 @@ fn resolve(
         let (pointer, target) = found.unwrap_or((Pointer::InPlace, wrapper.binary));
         if (wrapper.magic == HIPF_MAGIC) != in_bundle(target) {
             let (is, must) = if wrapper.magic == HIPF_MAGIC { ("HIPF", "be") } else { ("HIPK", "not be") };
-            return Err(Fault::malformed(
+            return Err(Fault::unsupported(
                 WRAPPER_SECTION,
                 wrapper.offset,
                 format!(

@@ -11,20 +11,23 @@
 mod arrange;
 mod headers;
 mod holes;
-#[cfg(test)]
-mod image;
 mod locate;
 mod names;
 mod plan;
 mod relocations;
 mod room;
 mod tables;
+mod verify;
+mod view;
+
+#[cfg(test)]
+mod image;
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
-mod verify;
-mod view;
 
 pub use locate::{ElfLayout, is_elf, locate};
 pub use plan::plan;

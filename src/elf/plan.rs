@@ -44,6 +44,10 @@ pub fn plan(source: &mut dyn ReadAt, layout: &ElfLayout, marker: &[u8]) -> Resul
         return Err(Fault::unsupported(MARKER_SECTION, None, "the marker is empty"));
     }
     let arrangement = Arrangement::find(source, layout, marker_len)?;
+    let mut edits = PlanBuilder::new(view.length);
+    let mut verify: Vec<Range<u64>> = Vec::new();
+    // What moves stands at the front of the file, what the rest reads behind the bundles: reading goes forward.
+    edit_bundles(source, &arrangement, marker, &mut edits)?;
     let names = Names::plan(source, view)?;
     let cuts: Vec<Range<u64>> =
         arrangement.holes.in_file_order().into_iter().map(|hole| hole.file.clone()).collect();
@@ -51,9 +55,6 @@ pub fn plan(source: &mut dyn ReadAt, layout: &ElfLayout, marker: &[u8]) -> Resul
         all: names.shifts(&cuts),
         cuts: super::holes::Shifts::new(cuts.iter().map(|cut| (cut.clone(), 0)).collect()),
     };
-
-    let mut edits = PlanBuilder::new(view.length);
-    let mut verify: Vec<Range<u64>> = Vec::new();
 
     let segments = tables::segments(view, &arrangement, &offsets);
     let sections = tables::sections(layout, &arrangement, &offsets, &names, marker_len);
@@ -101,7 +102,6 @@ pub fn plan(source: &mut dyn ReadAt, layout: &ElfLayout, marker: &[u8]) -> Resul
     let name_at = table.offset + u64::from(names.name);
     verify.push(name_at..table.offset + names.size);
 
-    edit_bundles(source, &arrangement, marker, &mut edits)?;
     for bundle in &arrangement.bundles {
         let end = (bundle.file.start + marker_len).min(bundle.file.end);
         verify.push(offsets.all.map(bundle.file.start)..offsets.all.map(end));

@@ -1,18 +1,16 @@
 //! The planner against files from the builder, judged by the memory images.
 
-use proptest::prelude::*;
-
 use super::image::problems;
-use super::testing::{Content, DEVICE_BYTE, ElfBuilder, TestSection, TestWrapper, Via};
+use super::testing::{Content, DEVICE_BYTE, ElfBuilder, TestSection, Via};
 use super::{ElfLayout, locate, plan, verify};
 use crate::edit::{Apply, BinaryPlan, Capture, Planned};
 use crate::fatbin::wrapper::Located;
 use crate::fault::{Fault, FaultKind, Result};
 use crate::source::ReadAt;
 
-const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa3a/b\xabkernel_name\xa5x.so!";
+pub(super) const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa3a/b\xabkernel_name\xa5x.so!";
 
-fn located(file: &[u8]) -> Result<Located<ElfLayout>> {
+pub(super) fn located(file: &[u8]) -> Result<Located<ElfLayout>> {
     locate(&mut &*file)
 }
 
@@ -54,7 +52,7 @@ fn split(file: &[u8], marker: &[u8]) -> Result<(Vec<u8>, BinaryPlan)> {
 }
 
 /// Splits the builder's file and has it judged.
-fn check(builder: &ElfBuilder) -> (Vec<u8>, Vec<u8>, BinaryPlan) {
+pub(super) fn check(builder: &ElfBuilder) -> (Vec<u8>, Vec<u8>, BinaryPlan) {
     let before = builder.build();
     let (after, plan) = split(&before, MARKER).unwrap();
     let found = problems(&before, &after, MARKER, builder.relative, builder.absolute);
@@ -72,10 +70,20 @@ fn check_shrinks(builder: &ElfBuilder, rest: u64) -> Vec<u8> {
     after
 }
 
-fn segment_kinds(file: &[u8]) -> Vec<u32> {
+pub(super) fn segment_kinds(file: &[u8]) -> Vec<u32> {
     let count = u16::from_le_bytes([file[56], file[57]]);
     let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
     (0..usize::from(count)).map(|index| word(64 + 56 * index)).collect()
+}
+
+/// Turns the last program header, PT_GNU_STACK, into one of `kind` and `flags` with these words behind them.
+fn last_header(file: &mut [u8], kind: u32, flags: u32, words: [u64; 6]) {
+    let at = 64 + 56 * (segment_kinds(file).len() - 1);
+    file[at..at + 4].copy_from_slice(&kind.to_le_bytes());
+    file[at + 4..at + 8].copy_from_slice(&flags.to_le_bytes());
+    for (index, word) in words.iter().enumerate() {
+        file[at + 8 + 8 * index..at + 16 + 8 * index].copy_from_slice(&word.to_le_bytes());
+    }
 }
 
 #[test]
@@ -294,16 +302,10 @@ fn segments_behind_the_section_names_keep_their_alignment() {
         builder.rest.push(TestSection::new(".debug_str", 1, 0, 1, Content::Bytes(vec![7; 2500 + pad])));
         let mut file = builder.build();
         // As patchelf does: a segment behind everything, in place of PT_GNU_STACK.
-        let count = usize::from(u16::from_le_bytes([file[56], file[57]]));
         file.resize(file.len().next_multiple_of(0x1000), 0);
-        let (at, header) = (file.len() as u64, 64 + 56 * (count - 1));
+        let at = file.len() as u64;
         file.extend([0x77; 300]);
-        let mut words = [0u8; 56];
-        words[..8].copy_from_slice(&(1u64 | 6 << 32).to_le_bytes());
-        for (index, word) in [at, at + 0x100_0000, at + 0x100_0000, 300, 300, 0x1000].iter().enumerate() {
-            words[8 + 8 * index..16 + 8 * index].copy_from_slice(&word.to_le_bytes());
-        }
-        file[header..header + 56].copy_from_slice(&words);
+        last_header(&mut file, 1, 6, [at, at + 0x100_0000, 0, 300, 300, 0x1000]);
         let (after, _) = split(&file, MARKER).unwrap();
         let found = problems(&file, &after, MARKER, 8, 1);
         assert!(found.is_empty(), "{found:#?}");
@@ -315,20 +317,73 @@ fn section_headers_inside_a_segment_are_written_anew() {
     let builder = ElfBuilder::shared(100_000);
     let mut file = builder.build();
     let table = u64::from_le_bytes(file[40..48].try_into().unwrap());
-    let length = file.len() as u64;
-    let header = 64 + 56 * (segment_kinds(&file).len() - 1);
-    let start = table & !0xfff;
-    let mut words = [0u8; 56];
-    words[..8].copy_from_slice(&(1u64 | 4 << 32).to_le_bytes());
-    let size = length - table;
-    for (index, word) in [table, table + 0x100_0000, 0, size, size, 0x1000].iter().enumerate() {
-        words[8 + 8 * index..16 + 8 * index].copy_from_slice(&word.to_le_bytes());
-    }
-    assert!(start > 0);
-    file[header..header + 56].copy_from_slice(&words);
+    let size = file.len() as u64 - table;
+    last_header(&mut file, 1, 4, [table, table + 0x100_0000, 0, size, size, 0x1000]);
     let (after, _) = split(&file, MARKER).unwrap();
     let found = problems(&file, &after, MARKER, 8, 1);
     assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn section_names_inside_a_segment_are_copied() {
+    let mut file = ElfBuilder::shared(100_000).build();
+    let view = fat(&file).view;
+    let names = &view.sections[view.names];
+    let (at, size) = (names.offset, names.size);
+    last_header(&mut file, 1, 4, [at, at + 0x100_0000, 0, size, size, 0x1000]);
+    let (after, _) = split(&file, MARKER).unwrap();
+    let found = problems(&file, &after, MARKER, 8, 1);
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn relocations_are_found_by_the_dynamic_section_alone() {
+    let mut file = ElfBuilder::shared(100_000).build();
+    let view = fat(&file).view;
+    let index = view.sections.iter().position(|section| section.kind == 4).unwrap();
+    let at = view.header.sections_at as usize + 64 * index + 4;
+    file[at] = 1; // PROGBITS
+    let layout = fat(&file);
+    assert_eq!(layout.wrappers[0].target, layout.sections[0].address);
+    let (after, _) = split(&file, MARKER).unwrap();
+    let found = problems(&file, &after, MARKER, 8, 1);
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn symbolic_pointers_into_the_bundle_are_seen() {
+    // Symbol 1 is 8176 bytes into the bundle. The first entry is that of a pointer in .data.
+    let file = ElfBuilder::shared(100_000).wrapper(8192, Via::Symbolic).build();
+    let view = fat(&file).view;
+    let entry = view.sections.iter().find(|section| section.kind == 4).unwrap().offset as usize;
+    let bend = |kind: u64, symbol: u64, addend: u64| {
+        let mut file = file.clone();
+        file[entry + 8..entry + 16].copy_from_slice(&(symbol << 32 | kind).to_le_bytes());
+        file[entry + 16..entry + 24].copy_from_slice(&addend.to_le_bytes());
+        file
+    };
+    let (absolute, glob_dat, tpoff, relative) = (1, 6, 18, 8);
+    let bundle = fat(&file).sections[0].address;
+    for (kind, symbol, addend) in
+        [(glob_dat, 1, 0), (absolute, 1, 50), (relative, 0, bundle), (37, 0, bundle)]
+    {
+        let found = fault(&bend(kind, symbol, addend));
+        assert!(found.message.contains("belongs to no wrapper"), "{found}");
+        assert_eq!(found.kind, FaultKind::Unsupported);
+    }
+    // Behind the bundle, before it, and a thread-local offset that looks like an address in it.
+    for (kind, symbol, addend) in [
+        (absolute, 1, 100_000),
+        (absolute, 1, 8177_u64.wrapping_neg()),
+        (relative, 0, bundle - 1),
+        (tpoff, 0, bundle),
+    ] {
+        fat(&bend(kind, symbol, addend));
+    }
+    // Two relocations for one wrapper.
+    let mut twice = file.clone();
+    twice.copy_within(entry + 24..entry + 48, entry);
+    assert!(fault(&twice).message.contains("second relocation"));
 }
 
 #[test]
@@ -394,16 +449,10 @@ fn what_overlaps_the_bundle_is_refused() {
     let builder = ElfBuilder::shared(100_000);
     let file = builder.build();
     let bundle = fat(&file).sections[0].clone();
-    // PT_GNU_STACK, the last header, becomes PT_TLS over the end of the bundle.
-    let header = 64 + 56 * (segment_kinds(&file).len() - 1);
+    // PT_TLS over the end of the bundle.
     let mut bent = file.clone();
-    let mut words = [0u8; 56];
-    words[..8].copy_from_slice(&(7u64 | 4 << 32).to_le_bytes());
     let start = bundle.range.end - 8;
-    for (index, word) in [start, bundle.address + 99_992, 0, 16, 16, 8].iter().enumerate() {
-        words[8 + 8 * index..16 + 8 * index].copy_from_slice(&word.to_le_bytes());
-    }
-    bent[header..header + 56].copy_from_slice(&words);
+    last_header(&mut bent, 7, 4, [start, bundle.address + 99_992, 0, 16, 16, 8]);
     let found = fault(&bent);
     assert_eq!(found.kind, FaultKind::Unsupported);
     assert!(found.message.contains("PT_TLS"), "{found}");
@@ -521,119 +570,4 @@ fn bundles_of_more_than_four_gib_are_never_read() {
     let plan = plan(&mut sparse, &layout, MARKER).unwrap();
     assert!(plan.edits.output_len() < 40_000, "{}", plan.edits.output_len());
     verify(&mut Planned::new(&plan.edits, sparse), &layout, MARKER, &plan).unwrap();
-}
-
-fn via() -> impl Strategy<Value = Via> {
-    prop_oneof![
-        Just(Via::Relative),
-        Just(Via::RelativeInPlace),
-        Just(Via::Symbolic),
-        Just(Via::Relr),
-        Just(Via::InPlace)
-    ]
-}
-
-prop_compose! {
-    fn layouts()(
-        size in prop_oneof![100u64..9000, 9000u64..200_000],
-        bundle_place in 0usize..5,
-        vias in prop::collection::vec((via(), 0u64..100), 1..6),
-        align in prop_oneof![Just(0x1000u64), Just(0x4000), Just(0x10000), Just(0x20_0000)],
-        machine in prop_oneof![Just((62u16, 8u32, 1u32)), Just((183, 1027, 257)), Just((243, 3, 2))],
-        (program, phdr, interp, note, separate) in any::<(bool, bool, bool, bool, bool)>(),
-        null_headers in 0usize..2,
-        gap in prop_oneof![Just(0u64), 0u64..200],
-        (names_first, empty) in (any::<bool>(), 0usize..20),
-        second in prop::option::of(20u64..30_000),
-        (eh_align, note_len, hash_len) in (0u32..9, 1usize..80, 1usize..2000),
-        trailer in prop::collection::vec(any::<u8>(), 0..9),
-    ) -> ElfBuilder {
-        let mut builder = ElfBuilder::shared(size);
-        (builder.machine, builder.relative, builder.absolute) = machine;
-        builder.align = align;
-        (builder.phdr, builder.null_headers, builder.gap, builder.separate) = (phdr, null_headers, gap, separate);
-        builder.empty_sections = empty;
-        builder.trailer = trailer;
-        builder.section(".eh_frame").align = 1 << eh_align;
-        builder.section(".note.gnu.build-id").content = Content::Bytes(vec![1; note_len]);
-        builder.section(".gnu.hash").content = Content::Bytes(vec![2; hash_len]);
-        builder.wrappers = vias.iter().map(|(via, at)| TestWrapper {
-            magic: 0x4849_5046,
-            target: (".hip_fatbin".to_owned(), 0, at * size / 100),
-            via: *via,
-        }).collect();
-        builder.segments[0].1.push(TestSection::new(".relr.dyn", 19, 2, 8, Content::Relr));
-        if program {
-            builder.kind = 2;
-            builder.base = 0x40_0000;
-        }
-        if !note {
-            builder.segments[0].1.remove(0);
-        }
-        if interp {
-            let content = Content::Bytes(b"/lib64/ld-linux-x86-64.so.2\0".to_vec());
-            builder.segments[0].1.insert(0, TestSection::new(".interp", 1, 2, 1, content));
-        }
-        // The bundle goes to the front or the end of a segment, or before .bss.
-        let bundle = builder.segments[2].1.remove(1);
-        match bundle_place {
-            0 => builder.segments[2].1.insert(1, bundle),
-            1 => builder.segments[2].1.insert(0, bundle),
-            2 => builder.segments[2].1.push(bundle),
-            3 => builder.segments[3].1.insert(4, bundle),
-            _ => builder.segments.insert(3, (4, vec![bundle])),
-        }
-        if let Some(second) = second {
-            let section = TestSection::new(".hip_fatbin", 1, 2, 0x1000, Content::Bundle(second));
-            builder.segments[1].1.push(section);
-            builder.wrappers.iter_mut().for_each(|wrapper| wrapper.target.1 = 1);
-            builder.wrappers[0].target = (".hip_fatbin".to_owned(), 0, second / 2);
-            builder.segments[1].1.push(TestSection::new(".fini", 1, 6, 4, Content::Bytes(vec![9; 50])));
-        }
-        if names_first {
-            let names = builder.rest.pop().unwrap();
-            builder.rest.insert(0, names);
-        }
-        builder
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn any_layout_means_the_same_after_a_split(builder in layouts()) {
-        check(&builder);
-    }
-
-    #[test]
-    fn mutated_headers_never_panic(
-        builder in layouts(),
-        edits in prop::collection::vec((any::<prop::sample::Index>(), 0u8..6, any::<u64>()), 1..5),
-    ) {
-        let mut file = builder.build();
-        let table = u64::from_le_bytes(file[40..48].try_into().unwrap()) as usize;
-        let segments = segment_kinds(&file).len();
-        for (index, what, value) in edits {
-            // Fields of the headers, of both tables, and of what is at the file's start.
-            let (range, size) = match what {
-                0 => (16..64, 2),
-                1 => (64..64 + 56 * segments, 8),
-                2 | 3 => (table.min(file.len() - 8)..file.len() - 8, 8),
-                _ => (64..file.len().min(3000), 8),
-            };
-            let slots = (range.end - range.start) / size;
-            if slots > 0 {
-                let at = range.start + index.index(slots) * size;
-                let value = if what % 2 == 0 { value } else { value % 0x20_0000 };
-                file[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
-            }
-        }
-        if let Ok(Located::Fat(layout)) = located(&file) {
-            if let Ok(plan) = plan(&mut file.as_slice(), &layout, MARKER) {
-                // What is planned is also kept.
-                verify(&mut Planned::new(&plan.edits, file.as_slice()), &layout, MARKER, &plan).unwrap();
-            }
-        }
-    }
 }
