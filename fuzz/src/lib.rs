@@ -54,6 +54,10 @@ pub fn patched(data: &[u8], fixtures: &[Vec<u8>], tables: impl Fn(&[u8]) -> Vec<
     for patch in patches.chunks_exact(12).take(32) {
         Patch(patch).apply(&mut file, &tables);
     }
+    // To look at a finding: the file that an input stands for.
+    if let Some(path) = std::env::var_os("FATWHEEL_FUZZ_DUMP") {
+        fs::write(path, &file).unwrap();
+    }
     Some(file)
 }
 

@@ -180,8 +180,12 @@ impl Comparison<'_> {
                 let file = segment.file();
                 elf.bytes.get(file.start as usize..file.end as usize).map(<[u8]>::to_vec)
             };
+            // patchelf 0.14 moves the note that PT_GNU_PROPERTY names and leaves the header behind.
             // .dynamic names what moved; PT_GNU_RELRO holds wrappers and .dynamic. Both are compared as memory.
+            let stale = one.kind == PT_GNU_PROPERTY
+                && bytes(&self.old, one).is_some_and(|bytes| bytes.get(12..16) != Some(b"GNU\0"));
             if !matches!(one.kind, PT_DYNAMIC | PT_GNU_RELRO | PT_GNU_STACK)
+                && !stale
                 && one.file_size > 0
                 && bytes(&self.old, one) != bytes(&self.new, two)
             {

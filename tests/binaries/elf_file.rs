@@ -8,6 +8,7 @@ pub const PT_INTERP: u32 = 3;
 pub const PT_PHDR: u32 = 6;
 pub const PT_GNU_STACK: u32 = 0x6474_e551;
 pub const PT_GNU_RELRO: u32 = 0x6474_e552;
+pub const PT_GNU_PROPERTY: u32 = 0x6474_e553;
 pub const SHT_SYMTAB: u32 = 2;
 pub const SHT_RELA: u32 = 4;
 pub const SHT_DYNAMIC: u32 = 6;

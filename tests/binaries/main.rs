@@ -5,10 +5,9 @@
 //! | [`elf_file`], [`elf_image`], [`elf_compare`] | an ELF file as a kernel and a dynamic loader see it, before and after |
 //! | [`pe_file`], [`pe_compare`] | the same for PE |
 //! | [`images`] | every fixture and random layouts of the builders, through these |
-//! | [`loaders`], [`matrix`] | the real loader, before and after each tool that people run on libraries |
-//! | [`inspectors`] | readelf, llvm-readelf, eu-elflint, pefile and llvm-readobj find nothing new to complain about |
-//! | [`foreign`], [`windows`] | other machines under qemu-user, PE under wine |
-//! | [`checkers`] | checkers from outside the repository, if `FATWHEEL_CHECKERS` names their directory |
+//! | [`loaders`], [`matrix`] | the real loader (other machines: qemu-user), before and after each tool that people run on libraries |
+//! | [`inspectors`] | readelf, llvm-readelf, eu-elflint, pefile, llvm-readobj, and what `FATWHEEL_CHECKERS` names, have no new complaint |
+//! | [`windows`] | PE under wine |
 //!
 //! Nothing here uses the parsers of the library: the records are read byte by byte.
 //!
@@ -23,6 +22,7 @@ mod elf_compare;
 mod elf_file;
 mod elf_image;
 mod images;
+mod inspectors;
 mod loaders;
 mod loading;
 mod matrix;
@@ -30,3 +30,4 @@ mod pe_compare;
 mod pe_file;
 mod rewrite;
 mod tools;
+mod windows;

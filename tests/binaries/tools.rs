@@ -45,7 +45,8 @@ pub const ELF_TOOLS: [Tool; 21] = [
     tool("eu-strip", "eu-strip", &["{}"]),
     tool("eu-strip -f", "eu-strip", &["-f", "{}.debug", "{}"]),
     tool("dwz", "dwz", &["{}"]),
-    tool("chrpath", "chrpath", &["-r", "/x", "{}"]),
+    // chrpath only shortens what is there.
+    tool("patchelf, chrpath", "chrpath", &["-r", "/x", "{}"]),
     tool("patchelf 0.14 rpath", P14, RPATH),
     tool("patchelf 0.14 soname", P14, SONAME),
     tool("patchelf 0.14 needed", P14, NEEDED),
@@ -124,6 +125,9 @@ impl Tool {
         let program = find(self.program).unwrap_or_else(|| panic!("{} is missing", self.program));
         let original = file.with_extension("orig");
         fs::copy(fixture_root().join("README.md"), &original).unwrap();
+        if self.program == "chrpath" {
+            run(Command::new(find(P17).unwrap()).args(["--set-rpath", "/longer/than/x"]).arg(file));
+        }
         let text = |argument: &str| {
             let argument = argument.replace("{}.orig", &original.to_string_lossy());
             argument.replace("{}", &file.to_string_lossy())
