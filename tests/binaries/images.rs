@@ -3,7 +3,10 @@
 use super::rewrite::{fixtures, marker, rewrite, rewrite_fat};
 use super::{elf_compare, pe_compare};
 
-fn check(format: &str, compare: fn(&[u8], &[u8], &[u8]) -> Vec<String>) {
+/// Compares a file before and after, given the marker; what is wrong.
+type Compare = fn(&[u8], &[u8], &[u8]) -> Vec<String>;
+
+fn check(format: &str, compare: Compare) {
     let mut problems = Vec::new();
     for fixture in fixtures(format) {
         let marker = marker(&fixture.name);
