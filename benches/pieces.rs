@@ -158,7 +158,8 @@ fn deflate_blocks(bytes: &[u8]) -> usize {
         to_worker.send(Job::Deflate(job)).unwrap();
     }
     drop(to_worker);
-    compress::work(&jobs, &frames, &steps, compress::Scheme::Stored, true, &Stats::default()).unwrap();
+    compress::work(&jobs, &frames, &steps, fatwheel::options::Scheme::Stored, true, &Stats::default())
+        .unwrap();
     drop(steps);
     let size = |step| match step {
         HostStep::Block { deflated, .. } => deflated.len(),

@@ -105,9 +105,7 @@ pub mod zip;
 
 pub use error::{Error, ErrorKind, Result};
 pub use options::*;
-pub use pipeline::compress::Scheme;
 pub use pipeline::split;
-pub use pipeline::stats::Timing;
 pub use wheel::variant::Format as VariantFormat;
 
 /// The README's example is a test.

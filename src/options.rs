@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use crate::pipeline::compress::Scheme;
-use crate::pipeline::stats::Timing;
 use crate::wheel::variant;
 
 /// The options of one split. [`SplitOptions::new`] gives the defaults.
@@ -115,6 +114,15 @@ pub enum SpoolTo {
     Directory(PathBuf),
 }
 
+/// How code objects are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// `none`: as they are.
+    Stored,
+    /// `zstd-per-kernel` at this level (1 to 22).
+    Zstd(i32),
+}
+
 /// The form of the outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
@@ -208,4 +216,22 @@ pub struct DeviceOutput {
     pub code_objects: usize,
     /// Per-architecture files that moved here.
     pub files: usize,
+}
+
+/// The figures of one stage, summed over its threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Timing {
+    /// Name of the stage.
+    pub stage: &'static str,
+    /// Time at work.
+    pub busy: Duration,
+    /// Time waiting for input, for room in a queue, or for memory.
+    pub waiting: Duration,
+    /// Bytes that came in.
+    pub bytes: u64,
+    /// Members, chunks, objects or blocks.
+    pub items: u64,
+    /// The most items that waited for the stage at one time.
+    pub deepest_queue: u64,
 }

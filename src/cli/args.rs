@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::error::{Error, Result};
+use crate::options::Scheme;
 use crate::options::{KpackLayout, OutputFormat, SplitOptions, SpoolTo, UnknownArch, VariantOptions};
-use crate::pipeline::compress::Scheme;
 use crate::wheel::variant::{self, Format};
 
 /// Splits a fat Python wheel into a host wheel and one device wheel per GPU bundle.

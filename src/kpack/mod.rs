@@ -23,11 +23,6 @@ pub use format::{BlobArea, Scheme};
 pub use reader::Reader;
 pub use toc::Toc;
 
-/// The name that archives, markers and tables of contents of a distribution share: lower case, `-` to `_`.
-pub fn group_name(distribution: &str) -> String {
-    distribution.to_lowercase().replace('-', "_")
-}
-
 /// The file name of an archive, to be placed in `<overlay root>/.kpack/`. `name` is [`Archive::name`].
 pub fn file_name(group: &str, name: &str) -> String {
     format!("{group}_{name}.kpack")
@@ -45,7 +40,6 @@ mod tests {
 
     #[test]
     fn names() {
-        assert_eq!(group_name("Torch-Scatter.X"), "torch_scatter.x");
         assert_eq!(file_name("torch", "gfx90a"), "torch_gfx90a.kpack");
         assert_eq!(kernel_key("lib/libtorch_hip.so", 7), "lib/libtorch_hip.so#7");
     }

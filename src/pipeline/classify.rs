@@ -1,6 +1,7 @@
 //! Stage *classify*: the first pass over every member, in parallel. Inflates once through CRC-32, SHA-256 and the
 //! magic numbers; whatever may be a fat binary is looked into by random access afterwards. Nothing is written.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,6 @@ use super::Context;
 use super::cancel::{cause, hung_up};
 use super::identify::Identified;
 use super::meter::Meter;
-use super::receive::{self, Members};
 use super::unbundle::join;
 use crate::elf::{self, ElfLayout};
 use crate::error::{Error, Result};
@@ -24,6 +24,7 @@ use crate::io::{Checkpoints, Input, Member, MemberReader, StreamReader};
 use crate::pe::{self, PeLayout};
 use crate::source::ReadAt;
 use crate::wheel::record::{Hash, Row};
+use crate::zip::Entry;
 
 /// Members from this size on are hashed in a thread of their own while they are inflated.
 const LARGE: u64 = 16 << 20;
@@ -99,6 +100,9 @@ pub struct FatBinary {
     pub checkpoints: Checkpoints,
 }
 
+/// Members that were classified while the wheel arrived, by the offset of their local header.
+pub type Members = HashMap<u64, (Entry, Classified)>;
+
 /// Classifies all members with as many threads as the options say. The result is in the order of the members.
 /// `received` has what is known from a pipe already.
 pub fn classify(
@@ -114,7 +118,7 @@ pub fn classify(
     let received = Mutex::new(received);
     let mut classified = in_parallel(context, input, |member, reader| {
         let pass = FirstPass { context, input, member, interval, meter };
-        let known = member.entry().and_then(|entry| receive::take(&mut lock(&received), entry));
+        let known = member.entry().and_then(|entry| take(&mut lock(&received), entry));
         let mut classified = match known {
             // Whether it is a link is known from the central directory alone.
             Some(known) if member.is_file() => {
@@ -185,6 +189,17 @@ pub fn in_parallel<T: Send>(
     }
     let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(results.into_iter().flatten().collect())
+}
+
+/// The result for `entry`, if it was made of just this member.
+fn take(received: &mut Members, entry: &Entry) -> Option<Classified> {
+    let (promised, classified) = received.remove(&entry.header_offset)?;
+    let same = promised.name == entry.name
+        && promised.method == entry.method
+        && promised.crc32 == entry.crc32
+        && promised.size == entry.size
+        && promised.data == entry.data;
+    same.then_some(classified)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -12,15 +12,7 @@ use super::cancel::hung_up;
 use super::item::{Compressed, CutIndex, HostStep, Rewritten, Unbundled};
 use super::stats::Stats;
 use crate::error::{Error, Result};
-
-/// How code objects are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    /// `none`: as they are.
-    Stored,
-    /// `zstd-per-kernel` at this level (1 to 22).
-    Zstd(i32),
-}
+use crate::options::Scheme;
 
 /// zlib's default, and that of Python's zipfile: the level that wheels are made with.
 pub const DEFLATE_LEVEL: u32 = 6;

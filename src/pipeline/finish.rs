@@ -22,10 +22,9 @@ use crate::error::{Error, Result};
 use crate::io::output::Pending;
 use crate::io::{Input, StreamReader};
 use crate::kpack::toc::Toc;
-use crate::options::{DeviceOutput, Output, SplitOptions, SplitReport};
+use crate::options::{DeviceOutput, Output, SplitReport};
 use crate::wheel::record::RecordWriter;
 use crate::wheel::wheel_file::top_level;
-use crate::zip::records::dos_time;
 use crate::zip::{Attributes, Method, Sizes};
 
 /// Everything that finishing needs to know.
@@ -40,16 +39,6 @@ pub struct Finisher<'a> {
     pub classified: &'a [Classified],
     /// The plan.
     pub plan: &'a SplitPlan,
-}
-
-/// The time of members that the input does not have: `SOURCE_DATE_EPOCH`, or the newest time in the input.
-pub fn time_of_new_members(input: &Input, options: &SplitOptions) -> (u16, u16) {
-    match options.source_date_epoch {
-        Some(seconds) => dos_time(seconds),
-        None => {
-            input.members().iter().map(|member| member.attributes.when()).max().unwrap_or_else(|| dos_time(0))
-        }
-    }
 }
 
 /// A device wheel to be finished, with its archives.
@@ -84,7 +73,8 @@ impl Finisher<'_> {
     /// Finishes all wheels. They are complete afterwards, but for their names.
     pub fn finish(&self, streamed: Streamed) -> Result<(Vec<Pending>, SplitReport)> {
         let Streamed { hosts, devices, mut writers, hashed } = streamed;
-        let attributes = Attributes::regular(0o644, time_of_new_members(self.input, self.context.options));
+        let attributes =
+            Attributes::regular(0o644, super::time_of_new_members(self.input, self.context.options));
         let filled = self.fill(&mut writers)?;
         let mut writers: Vec<Option<KpackWriter>> = writers.into_iter().map(Some).collect();
         // One piece of work per wheel; the largest archives first.

@@ -53,6 +53,7 @@ use crate::error::{Error, Result};
 use crate::io::Input;
 use crate::io::output::{self, Pending};
 use crate::options::{OutputFormat, SplitOptions, SplitReport, SpoolTo};
+use crate::zip::records::dos_time;
 
 mod stream;
 
@@ -198,4 +199,14 @@ impl Drop for OutputDirectory<'_> {
 /// Whether deflated bytes are wanted.
 fn deflates(options: &SplitOptions) -> bool {
     options.output_format == OutputFormat::Wheel
+}
+
+/// The time of members that the input does not have: `SOURCE_DATE_EPOCH`, or the newest time in the input.
+fn time_of_new_members(input: &Input, options: &SplitOptions) -> (u16, u16) {
+    match options.source_date_epoch {
+        Some(seconds) => dos_time(seconds),
+        None => {
+            input.members().iter().map(|member| member.attributes.when()).max().unwrap_or_else(|| dos_time(0))
+        }
+    }
 }

@@ -6,7 +6,6 @@
 //! section headers say where they are (see [`spot`](super::spot)); a frame counts if the plan asks for exactly its
 //! bytes. Whatever does not count is made again, from the spooled file, as for any other input.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::Context;
 use super::budget::Budget;
 use super::cancel::cause;
-use super::classify::{Classified, FirstPass, Kind};
+use super::classify::{Classified, FirstPass, Kind, Members};
 use super::decode::{Decoders, Objects};
 use super::early::Early;
 use super::limits::{Kinds, Limits};
@@ -37,9 +36,6 @@ use crate::zip::{Arrival, Entry, Method};
 
 /// The spooled file is mapped anew after so many new bytes, and what was read is given back.
 const MAP: u64 = 1 << 20;
-
-/// Members that were classified while the wheel arrived, by the offset of their local header.
-pub type Members = HashMap<u64, (Entry, Classified)>;
 
 /// What could be done while the wheel arrived.
 #[derive(Debug, Default)]
@@ -279,15 +275,4 @@ impl Available<'_> {
         self.map = map(self.spool)?;
         Ok(())
     }
-}
-
-/// The result for `entry`, if it was made of just this member.
-pub fn take(received: &mut Members, entry: &Entry) -> Option<Classified> {
-    let (promised, classified) = received.remove(&entry.header_offset)?;
-    let same = promised.name == entry.name
-        && promised.method == entry.method
-        && promised.crc32 == entry.crc32
-        && promised.size == entry.size
-        && promised.data == entry.data;
-    same.then_some(classified)
 }

@@ -5,6 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::options::Timing;
+
 /// Counters of one stage, shared by its threads.
 #[derive(Debug, Default)]
 pub struct Stage {
@@ -130,24 +132,6 @@ impl Stats {
             self.finish.timing("finish"),
         ]
     }
-}
-
-/// The figures of one stage, summed over its threads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Timing {
-    /// Name of the stage.
-    pub stage: &'static str,
-    /// Time at work.
-    pub busy: Duration,
-    /// Time waiting for input, for room in a queue, or for memory.
-    pub waiting: Duration,
-    /// Bytes that came in.
-    pub bytes: u64,
-    /// Members, chunks, objects or blocks.
-    pub items: u64,
-    /// The most items that waited for the stage at one time.
-    pub deepest_queue: u64,
 }
 
 #[cfg(test)]

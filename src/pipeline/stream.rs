@@ -10,7 +10,6 @@ use super::archive::KpackWriter;
 use super::budget::Budget;
 use super::cancel::{cause, stopped};
 use super::classify::Layout;
-use super::compress::Scheme;
 use super::early::Early;
 use super::emit::{self, Hashed};
 use super::item::{Extent, cuts_of};
@@ -28,6 +27,7 @@ use crate::error::Result;
 use crate::io::Input;
 use crate::io::output::scratch;
 use crate::kpack::format;
+use crate::options::Scheme;
 use crate::options::{OutputFormat, SplitOptions};
 use crate::zip::Attributes;
 use crate::{elf, pe};
@@ -54,7 +54,7 @@ pub(super) fn stream(
     meter: &Meter,
 ) -> Result<Streamed> {
     let options = context.options;
-    let when = super::finish::time_of_new_members(input, options);
+    let when = super::time_of_new_members(input, options);
     let open = |name: &str| match options.output_format {
         OutputFormat::Wheel => Sink::archive(&options.output_dir, name),
         OutputFormat::Directory => Sink::tree(&options.output_dir, name),

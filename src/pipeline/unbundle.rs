@@ -13,11 +13,12 @@ use crossbeam_channel::{Sender, bounded};
 
 use super::budget::{Budget, Buffer};
 use super::cancel::{Cancel, hung_up, stopped};
-use super::compress::{self, Job, Scheme};
+use super::compress::{self, Job};
 use super::item::{Compressed, CutIndex, Unbundled};
 use super::stats::Stats;
 use crate::error::Result;
 use crate::io::member::CHUNK;
+use crate::options::Scheme;
 
 /// Objects up to this size are compressed in one go, which takes zstd two thirds of the time of a stream. Nearly all
 /// code objects of real libraries are smaller; the budget of every producer must hold two of them.
