@@ -51,8 +51,8 @@ use stats::Stats;
 
 use crate::error::{Error, Result};
 use crate::io::Input;
-use crate::io::output::{self, Pending};
-use crate::options::{OutputFormat, SplitOptions, SplitReport, SpoolTo};
+use crate::io::output;
+use crate::options::{OutputFormat, SplitOptions, SplitReport};
 use crate::zip::records::dos_time;
 
 mod stream;
@@ -126,7 +126,7 @@ fn run(context: &Context<'_>, warnings: &mut Vec<String>) -> Result<SplitReport>
     lap.worked(0);
     input.verify_unchanged()?;
     cancel.check()?;
-    commit(&mut pending)?;
+    output::commit(&mut pending)?;
     output_directory.keep();
     Ok(report)
 }
@@ -140,14 +140,9 @@ fn open(context: &Context<'_>, output_directory: &OutputDirectory<'_>) -> Result
     if let Some(input) = Input::redirected()? {
         return Ok((input, Received::default()));
     }
-    if options.spool == SpoolTo::OutputDir {
-        output_directory.make()?;
-    }
+    // What is made of the wheel while it arrives goes there, wherever the pipe itself is spooled.
+    output_directory.make()?;
     receive::receive(context)
-}
-
-fn commit(pending: &mut [Pending]) -> Result<()> {
-    output::commit(pending).map(drop)
 }
 
 /// The input is never replaced by accident.

@@ -12,7 +12,7 @@ use crate::support::wheel_reader::{Wheel, sha256};
 use crate::support::zip_builder::ZipMember;
 
 /// SHA-256 of every output.
-fn digests(directory: &Path) -> BTreeMap<String, String> {
+pub(super) fn digests(directory: &Path) -> BTreeMap<String, String> {
     let digest = |name: String| {
         let digest = sha256(&fs::read(directory.join(&name)).unwrap());
         (name, digest)
@@ -25,7 +25,7 @@ fn outputs(split: &Split) -> BTreeMap<String, String> {
 }
 
 /// A wheel that keeps all stages busy: many members, all kinds of bundles, identical code objects, generics.
-fn busy() -> WheelBuilder {
+pub(super) fn busy() -> WheelBuilder {
     let mut wheel = WheelBuilder::new("busy", "1");
     for number in 0..6u64 {
         let mut elf =

@@ -21,6 +21,7 @@ mod host_wheel;
 mod kpack;
 mod library;
 mod malformed;
+mod pipe;
 mod regression;
 mod resplit;
 mod run;

@@ -472,3 +472,13 @@ fn a_run_after_a_failed_one_succeeds() {
     let input = wheel().write(scratch.path());
     assert_eq!(split(&input, &[]).names().len(), 3);
 }
+
+#[test]
+fn a_compressed_bundle_with_the_wrong_hash_is_noticed_on_request() {
+    let content = bundle(&[("gfx942", &noise(1, 5000))]);
+    let mut compressed = ccob(2, CcobMethod::Zstd, &content);
+    compressed[16] ^= 1; // the first byte of the hash
+    let wheel = WheelBuilder::new("hash", "1").file("hash/a.so", FatElf::new().unit(compressed).build());
+    split_built(&wheel, &[]);
+    refuse_built(&wheel, &["--verify-bundles"], &["hash/a.so", "compressed offload bundle", "MD5"]);
+}
