@@ -9,8 +9,8 @@
 //! | 3 | `u64 total`, `u64 uncompressed`, `u64 hash` | 32 bytes |
 //!
 //! `total` counts the header; in version 1 the stream ends itself. The payload is one zlib stream or one zstd
-//! frame that holds one uncompressed bundle. `hash` is not checked: whoever verified the wheel's RECORD knows more than
-//! an MD5 could tell, and computing one would cost as much as decoding. Source: `CompressedOffloadBundle` in clang's
+//! frame that holds one uncompressed bundle. The decoder does not check `hash`, which would cost as much as decoding
+//! does; `--verify-bundles` has it checked by the caller. Source: `CompressedOffloadBundle` in clang's
 //! `OffloadBundler.cpp`.
 //!
 //! Memory: the decoder has one output buffer of [`OUTPUT_LEN`] bytes and the window that the stream demands, which
@@ -66,7 +66,7 @@ pub struct CcobHeader {
     pub total: Option<u64>,
     /// Length of the uncompressed bundle in bytes, as claimed.
     pub uncompressed: u64,
-    /// The first 8 bytes of the MD5 of the uncompressed bundle, as claimed; never checked.
+    /// The first 8 bytes of the MD5 of the uncompressed bundle, as claimed; the decoder does not check it.
     pub hash: u64,
 }
 

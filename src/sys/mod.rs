@@ -1,4 +1,5 @@
-//! The one place with `unsafe` code: memory maps, copyable inflate states, allocator settings. Everything outside sees safe types.
+//! The one place with `unsafe` code: memory maps, copyable inflate states, allocator settings. Everything outside
+//! sees safe types.
 
 #![allow(unsafe_code)]
 
