@@ -312,6 +312,18 @@ fn segments_behind_the_section_names_keep_their_alignment() {
     }
 }
 
+/// Found by fuzzing.
+#[test]
+fn section_names_under_another_section_are_refused() {
+    let mut file = ElfBuilder::shared(100_000).build();
+    let view = fat(&file).view;
+    let at = view.header.sections_at as usize + 64 + 24;
+    file[at..at + 8].copy_from_slice(&view.sections[view.names].offset.to_le_bytes());
+    let found = fault(&file);
+    assert_eq!(found.kind, FaultKind::Unsupported);
+    assert!(found.message.contains("overlaps the table"), "{found}");
+}
+
 #[test]
 fn section_headers_inside_a_segment_are_written_anew() {
     let builder = ElfBuilder::shared(100_000);
