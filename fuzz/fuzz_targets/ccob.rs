@@ -1,5 +1,5 @@
-//! Compressed bundles: no panic, no more output than the header claims, and the same output whatever the size of the
-//! pieces.
+//! Compressed bundles: no panic, no more output than the header claims, and the same output of a good one whatever the
+//! size of the pieces.
 #![no_main]
 
 use fatwheel::fatbin::HeaderParse;
@@ -50,7 +50,10 @@ fuzz_target!(|data: &[u8]| {
         if matches!(header.window_size(payload), Ok(HeaderParse::Complete(window)) if small(window)) {
             let whole = decode(header, payload, usize::MAX);
             let pieces = decode(header, payload, 1 + payload.len() % 7);
-            assert!(whole == pieces || whole.is_none() || pieces.is_none());
+            // Of a damaged frame, zstd may see more when it has all of it at once (a wrong content size, for one).
+            if let (Some((whole, true)), Some((pieces, true))) = (whole, pieces) {
+                assert_eq!(whole, pieces);
+            }
         }
     }
     let section = BundleSection { address: 0, range: 0..data.len() as u64 };

@@ -86,11 +86,15 @@ impl Names {
                 .chain(segments.map(|segment| segment.offset..segment.file_end()))
                 .chain([view.section_table(), view.segment_table()])
         };
-        if users().any(|user| user.start < end && user.end > end) {
+        let sections = view.sections.iter().enumerate().filter(|(_, section)| section.in_file());
+        let mut others = sections.filter(|(index, _)| *index != view.names);
+        if users().any(|user| user.start < end && user.end > end)
+            || others.any(|(_, section)| overlaps(&(section.offset..section.file_end()), &own))
+        {
             return Err(Fault::unsupported(
                 PLACE,
                 end,
-                "something overlaps the table's end, so that it cannot grow",
+                "something overlaps the table, so that it cannot grow",
             ));
         }
         let loads =

@@ -214,6 +214,22 @@ fn next_user(view: &ElfView, free: u64) -> Option<User> {
     Some(next)
 }
 
+/// Whether a tag of `.dynamic` holds the address of something that could move.
+pub(super) fn is_address(tag: i64) -> bool {
+    matches!(
+        tag,
+        DT_STRTAB
+            | DT_SYMTAB
+            | DT_HASH
+            | DT_GNU_HASH
+            | DT_VERSYM
+            | DT_VERNEED
+            | DT_RELA
+            | DT_JMPREL
+            | DT_RELR
+    )
+}
+
 /// The block that section `index` moves with, if it may move.
 fn movable(view: &ElfView, index: usize) -> Option<Block> {
     let section = view.sections.get(index)?;
@@ -262,6 +278,10 @@ fn movable(view: &ElfView, index: usize) -> Option<Block> {
             && segment.file_size > 0
             && overlaps(&(segment.offset..segment.file_end()), &block.file)
             && !block.segments.contains(&index)
+    }) || view.dynamic.iter().any(|entry| {
+        is_address(entry.tag)
+            && entry.value.wrapping_sub(block.address) < block.len()
+            && !block.dynamic.contains(&entry.value_at)
     });
     (!stranger).then_some(block)
 }
@@ -278,6 +298,9 @@ fn gather_notes(view: &ElfView, block: &mut Block) -> Option<()> {
                 && overlaps(&range, &block.file)
                 && !block.segments.contains(&index)
             {
+                if segment.address.wrapping_sub(segment.offset) != address_of {
+                    return None;
+                }
                 block.file = block.file.start.min(range.start)..block.file.end.max(range.end);
                 block.align = block.align.max(segment.align);
                 block.segments.push(index);
@@ -286,7 +309,10 @@ fn gather_notes(view: &ElfView, block: &mut Block) -> Option<()> {
         for (index, section) in view.sections.iter().enumerate() {
             let range = section.offset..section.file_end();
             if section.in_file() && overlaps(&range, &block.file) && !block.sections.contains(&index) {
-                if section.kind != SHT_NOTE || section.address.wrapping_sub(section.offset) != address_of {
+                if section.kind != SHT_NOTE
+                    || !section.is_allocated()
+                    || section.address.wrapping_sub(section.offset) != address_of
+                {
                     return None;
                 }
                 block.file = block.file.start.min(range.start)..block.file.end.max(range.end);

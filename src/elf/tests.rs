@@ -1,5 +1,6 @@
 //! The planner against files from the builder, judged by the memory images.
 
+use super::headers::*;
 use super::image::problems;
 use super::testing::{Content, DEVICE_BYTE, ElfBuilder, TestSection, Via};
 use super::{ElfLayout, locate, plan, verify};
@@ -151,6 +152,53 @@ fn room_comes_from_null_headers_then_gap_then_phdr_then_moving() {
     let (before, after, _) = kinds(&builder);
     assert_eq!(before.len() + 1, after.len());
     assert!(after.contains(&6));
+}
+
+/// Found by fuzzing: each was moved all the same, and left something behind.
+#[test]
+fn notes_that_are_not_what_they_seem_do_not_move() {
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.phdr = true;
+    let interp = TestSection::new(".interp", 1, 2, 1, Content::Bytes(b"/lib/ld.so\0".to_vec()));
+    builder.segments[0].1.insert(0, interp);
+    let file = builder.build();
+    let view = fat(&file).view;
+    let note = view.sections.iter().position(|section| section.kind == SHT_NOTE).unwrap();
+    let place = |file: &[u8]| {
+        let view = fat(file).view;
+        view.sections[note].address
+    };
+    let moves = |file: &[u8]| {
+        let (after, _) = split(file, MARKER).unwrap();
+        let at = u64::from_le_bytes(after[40..48].try_into().unwrap()) as usize + 64 * note + 16;
+        u64::from_le_bytes(after[at..at + 8].try_into().unwrap()) != place(file)
+    };
+    assert!(moves(&file));
+    // Not allocated.
+    let mut bent = file.clone();
+    bent[view.header.sections_at as usize + 64 * note + 8] = 0;
+    assert!(!moves(&bent));
+    // PT_NOTE with another address than the section's.
+    let mut bent = file.clone();
+    let header = view.segments.iter().position(|segment| segment.kind == PT_NOTE).unwrap();
+    bent[64 + 56 * header + 16] += 4;
+    assert!(!moves(&bent));
+    // Named by .dynamic.
+    let mut bent = file.clone();
+    let entry = view.dynamic_entry(DT_STRTAB).unwrap().value_at as usize;
+    bent[entry..entry + 8].copy_from_slice(&view.sections[note].address.to_le_bytes());
+    assert!(!moves(&bent));
+}
+
+/// Found by fuzzing: `verify` added past the end of 64 bits.
+#[test]
+fn segments_without_file_bytes_pass() {
+    let mut file = ElfBuilder::shared(100_000).build();
+    let at = (file.len() as u64).next_multiple_of(0x1000) - 0x1000;
+    last_header(&mut file, 1, 6, [at, 0x100_0000, 0, 0, 0x500, 0x1000]);
+    let (after, _) = split(&file, MARKER).unwrap();
+    let found = problems(&file, &after, MARKER, 8, 1);
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]
@@ -310,6 +358,18 @@ fn segments_behind_the_section_names_keep_their_alignment() {
         let found = problems(&file, &after, MARKER, 8, 1);
         assert!(found.is_empty(), "{found:#?}");
     }
+}
+
+/// Found by fuzzing.
+#[test]
+fn section_names_under_another_section_are_refused() {
+    let mut file = ElfBuilder::shared(100_000).build();
+    let view = fat(&file).view;
+    let at = view.header.sections_at as usize + 64 + 24;
+    file[at..at + 8].copy_from_slice(&view.sections[view.names].offset.to_le_bytes());
+    let found = fault(&file);
+    assert_eq!(found.kind, FaultKind::Unsupported);
+    assert!(found.message.contains("overlaps the table"), "{found}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use super::holes::{overlaps, without};
 use super::locate::{ElfLayout, WRAPPER_SECTION};
 use super::names::MARKER_SECTION;
 use super::relocations::Pointer;
+use super::room::is_address;
 use super::view::ElfView;
 use crate::edit::{BinaryPlan, Edit, EditPlan};
 use crate::fatbin::wrapper::{HIPF_MAGIC, HIPK_MAGIC, WRAPPER_BINARY, WRAPPER_LEN, WRAPPER_RESERVED1};
@@ -150,10 +151,11 @@ impl Check<'_> {
                 ));
             }
             let last = file_end(load);
-            for place in [address, last.saturating_sub(1)] {
+            let places = if address < last { &[address, last - 1][..] } else { &[] };
+            for &place in places {
                 let was = load.offset + place.wrapping_sub(load.address);
                 let is = new.offset + place.wrapping_sub(new.address);
-                if address < last && self.places.output(was) != Some(is) {
+                if self.places.output(was) != Some(is) {
                     return fault(format!(
                         "address {place:#x} maps offset {is:#x}, its byte stands at {:#x?}",
                         self.places.output(was)
@@ -277,19 +279,7 @@ impl Check<'_> {
             return fault(format!("it moved from address {:#x} to {:#x}", old.address, new.address));
         }
         for entry in self.old.dynamic.iter().filter(|entry| entry.value == old.address) {
-            let is_address = matches!(
-                entry.tag,
-                DT_STRTAB
-                    | DT_SYMTAB
-                    | DT_HASH
-                    | DT_GNU_HASH
-                    | DT_VERSYM
-                    | DT_VERNEED
-                    | DT_RELA
-                    | DT_JMPREL
-                    | DT_RELR
-            );
-            if !is_address {
+            if !is_address(entry.tag) {
                 continue;
             }
             let at = self.places.output(entry.value_at).unwrap_or(u64::MAX);

@@ -4,6 +4,7 @@ use object::LittleEndian as LE;
 use object::pe::{IMAGE_DIRECTORY_ENTRY_DEBUG, ImageDebugDirectory};
 use object::pod;
 
+use super::WrapperTable;
 use super::headers::Headers;
 use super::moves::Moves;
 use super::view::Place;
@@ -25,8 +26,12 @@ pub(super) struct DebugDirectory {
 }
 
 impl DebugDirectory {
-    /// Reads the directory; `None` if the file has none.
-    pub(super) fn read(source: &mut dyn ReadAt, headers: &Headers) -> Result<Option<Self>> {
+    /// Reads the directory; `None` if the file has none. It must not overlap the wrappers in `tables`.
+    pub(super) fn read(
+        source: &mut dyn ReadAt,
+        headers: &Headers,
+        tables: &[WrapperTable],
+    ) -> Result<Option<Self>> {
         let directory = headers.directory(IMAGE_DIRECTORY_ENTRY_DEBUG);
         let count = directory.size / ENTRY_LEN as u32;
         if count == 0 {
@@ -47,6 +52,19 @@ impl DebugDirectory {
                 format!("{length} bytes at RVA {:#x}, which no section's raw data holds", directory.rva),
             ));
         };
+        // What else is rewritten would be rewritten in the directory as well.
+        let wrappers = tables.iter().map(|table| table.offset..table.offset + table.bytes.len() as u64);
+        let mut rewritten = wrappers.chain([0..headers.size_of_headers()]);
+        if let Some(range) = rewritten.find(|range| range.start < offset + length && offset < range.end) {
+            return Err(Fault::unsupported(
+                "debug directory",
+                offset,
+                format!(
+                    "{length} bytes that overlap the headers or wrappers at {:#x}..{:#x}",
+                    range.start, range.end
+                ),
+            ));
+        }
         Ok(Some(Self { offset, bytes: source.read_vec(offset, length, "debug directory")? }))
     }
 

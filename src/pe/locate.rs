@@ -65,7 +65,7 @@ pub fn locate(source: &mut dyn ReadAt) -> Result<Located<PeLayout>> {
             "there are bundles, but no wrapper in a .hipFatB section points at them",
         ));
     }
-    let debug = DebugDirectory::read(source, &headers)?;
+    let debug = DebugDirectory::read(source, &headers, &tables)?;
     let machine = headers.nt.file_header.machine.get(LE).0;
     Ok(Located::Fat(PeLayout { machine, sections, wrappers, headers, bundles, tables, debug }))
 }

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn debug_data_in_a_bundle_or_across_the_end_is_refused() {
-    let Fixture { mut image, rdata, fat, .. } = fixture();
+    let Fixture { mut image, rdata, fat, table, .. } = fixture();
     image.debug = Some(((rdata, 0x200), vec![(2, DebugData::In((fat, 0x20), 0x40))]));
     let fault = refused(&image);
     assert_eq!((fault.kind, fault.place.as_str()), (FaultKind::Unsupported, "debug directory entry 0"));
@@ -21,6 +21,12 @@ fn debug_data_in_a_bundle_or_across_the_end_is_refused() {
     image.debug = None;
     image.raw_directories.push((6, 0x7fff_0000, 28));
     assert_eq!(refused(&image).kind, FaultKind::Malformed);
+    // In the headers, or over the wrappers: found by fuzzing.
+    for rva in [0, image.rvas()[table] + 8] {
+        image.raw_directories = vec![(6, rva, 28)];
+        let fault = refused(&image);
+        assert_eq!((fault.kind, fault.place.as_str()), (FaultKind::Unsupported, "debug directory"));
+    }
 }
 
 #[test]
