@@ -233,7 +233,7 @@ pub(super) fn is_address(tag: i64) -> bool {
 /// The block that section `index` moves with, if it may move.
 fn movable(view: &ElfView, index: usize) -> Option<Block> {
     let section = view.sections.get(index)?;
-    if !section.is_allocated() || !view.is_mapped(section) {
+    if !section.is_allocated() || !view.is_mapped(section) || !section.align.max(1).is_power_of_two() {
         return None;
     }
     let own = section.offset..section.file_end();
@@ -268,7 +268,7 @@ fn movable(view: &ElfView, index: usize) -> Option<Block> {
         let entry = view.dynamic_entry(tag).filter(|entry| entry.value == section.address)?;
         block.dynamic.push(entry.value_at);
     }
-    if !block.align.is_power_of_two() || block.align > 0x1000 {
+    if block.align > 0x1000 {
         return None;
     }
     // Whoever else names a byte of it would be left behind.
@@ -298,7 +298,9 @@ fn gather_notes(view: &ElfView, block: &mut Block) -> Option<()> {
                 && overlaps(&range, &block.file)
                 && !block.segments.contains(&index)
             {
-                if segment.address.wrapping_sub(segment.offset) != address_of {
+                if segment.address.wrapping_sub(segment.offset) != address_of
+                    || !segment.align.max(1).is_power_of_two()
+                {
                     return None;
                 }
                 block.file = block.file.start.min(range.start)..block.file.end.max(range.end);
@@ -311,6 +313,7 @@ fn gather_notes(view: &ElfView, block: &mut Block) -> Option<()> {
             if section.in_file() && overlaps(&range, &block.file) && !block.sections.contains(&index) {
                 if section.kind != SHT_NOTE
                     || !section.is_allocated()
+                    || !section.align.max(1).is_power_of_two()
                     || section.address.wrapping_sub(section.offset) != address_of
                 {
                     return None;

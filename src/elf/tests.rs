@@ -178,6 +178,10 @@ fn notes_that_are_not_what_they_seem_do_not_move() {
     let mut bent = file.clone();
     bent[view.header.sections_at as usize + 64 * note + 8] = 0;
     assert!(!moves(&bent));
+    // With an alignment that is none.
+    let mut bent = file.clone();
+    bent[view.header.sections_at as usize + 64 * note + 48] = 3;
+    assert!(!moves(&bent));
     // PT_NOTE with another address than the section's.
     let mut bent = file.clone();
     let header = view.segments.iter().position(|segment| segment.kind == PT_NOTE).unwrap();
