@@ -10,8 +10,7 @@ use super::tools::{ELF_TOOLS, Tool, find, in_parallel, required, write};
 
 /// The tools that are there.
 fn tools() -> Vec<Tool> {
-    let (there, missing): (Vec<Tool>, Vec<Tool>) =
-        ELF_TOOLS.into_iter().partition(|tool| find(tool.program).is_some());
+    let (there, missing): (Vec<Tool>, Vec<Tool>) = ELF_TOOLS.into_iter().partition(Tool::is_there);
     let missing: Vec<&str> = missing.iter().map(|tool| tool.name).collect();
     assert!(missing.is_empty() || !required(), "missing tools: {missing:?}");
     if !missing.is_empty() {

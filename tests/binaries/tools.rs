@@ -120,6 +120,11 @@ pub fn run(command: &mut Command) -> Output {
 }
 
 impl Tool {
+    /// Whether it can be used here. chrpath only changes a path that is there, so patchelf has to set one first.
+    pub fn is_there(&self) -> bool {
+        find(self.program).is_some() && (self.program != "chrpath" || find(P17).is_some())
+    }
+
     /// Changes `file`; what the tool says if it does not want to.
     pub fn apply(&self, file: &Path) -> Result<(), String> {
         let program = find(self.program).unwrap_or_else(|| panic!("{} is missing", self.program));
