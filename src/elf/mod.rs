@@ -23,6 +23,8 @@ mod view;
 #[cfg(test)]
 mod image;
 #[cfg(test)]
+mod promise_tests;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod testing;

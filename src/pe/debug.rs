@@ -54,7 +54,7 @@ impl DebugDirectory {
         };
         // What else is rewritten would be rewritten in the directory as well.
         let wrappers = tables.iter().map(|table| table.offset..table.offset + table.bytes.len() as u64);
-        let mut rewritten = wrappers.chain([0..headers.size_of_headers()]);
+        let mut rewritten = wrappers.chain(std::iter::once(0..headers.size_of_headers()));
         if let Some(range) = rewritten.find(|range| range.start < offset + length && offset < range.end) {
             return Err(Fault::unsupported(
                 "debug directory",

@@ -6,7 +6,7 @@ use super::elf_compare;
 use super::loading::{Fate, load};
 use super::matrix;
 use super::rewrite::{Fixture, fixtures, marker, rewrite, rewrite_fat};
-use super::tools::{ELF_TOOLS, Tool, find, in_parallel, required, write};
+use super::tools::{ELF_TOOLS, Tool, in_parallel, required, write};
 
 /// The tools that are there.
 fn tools() -> Vec<Tool> {
