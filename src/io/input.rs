@@ -110,6 +110,8 @@ impl Input {
     /// The wheel file that `map` shows; `path` is for messages.
     pub fn of_map(path: &Path, map: Map) -> Result<Self> {
         let archive = Archive::parse(&map)?;
+        // The parser has looked at every local header, and so all over the file.
+        map.release(0..map.len());
         Ok(Self::of_entries(path, map, archive.entries))
     }
 

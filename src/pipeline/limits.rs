@@ -5,7 +5,7 @@ use crate::options::SplitOptions;
 
 const MIB: u64 = 1 << 20;
 /// Code, stacks, directories, plans: what a split takes however little is in flight.
-const BASE: u64 = 24 * MIB;
+const BASE: u64 = 32 * MIB;
 /// A worker's zstd context and the frame that it makes; a reader's buffers.
 const PER_WORKER: u64 = 10 * MIB;
 /// Decoders beyond this many would wait for the one reader.

@@ -61,10 +61,11 @@ impl Map {
     /// this process's resident set; they stay in the page cache.
     pub fn release(&self, range: Range<usize>) {
         let Some(map) = &self.bytes else { return };
-        // Only whole pages inside the range; 64 KiB suits every page size in use.
+        // Whole pages around the range, or small members would never be given back: what is still needed of them is
+        // mapped again from the page cache. 64 KiB suits every page size in use, and is what the kernel maps at once.
         const GRANULE: usize = 64 << 10;
-        let start = range.start.next_multiple_of(GRANULE);
-        let end = range.end.min(map.len()) / GRANULE * GRANULE;
+        let start = range.start / GRANULE * GRANULE;
+        let end = range.end.next_multiple_of(GRANULE).min(map.len());
         if start < end {
             // SAFETY: the map is file-backed and never written, so a dropped page is read again from the same
             // file when it is next touched: no bytes are lost, which is the hazard of this advice.
