@@ -52,7 +52,7 @@ use stats::Stats;
 use crate::error::{Error, Result};
 use crate::io::Input;
 use crate::io::output::{self, Pending};
-use crate::options::{OutputFormat, SplitOptions, SplitReport, SpoolTo};
+use crate::options::{OutputFormat, SplitOptions, SplitReport};
 use crate::zip::records::dos_time;
 
 mod stream;
@@ -140,9 +140,8 @@ fn open(context: &Context<'_>, output_directory: &OutputDirectory<'_>) -> Result
     if let Some(input) = Input::redirected()? {
         return Ok((input, Received::default()));
     }
-    if options.spool == SpoolTo::OutputDir {
-        output_directory.make()?;
-    }
+    // Wherever the wheel is kept, code objects that are compressed early are kept here.
+    output_directory.make()?;
     receive::receive(context)
 }
 
