@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::fault::FaultKind;
 use crate::sys::map::Map;
 use crate::zip::records::dos_time;
 use crate::zip::{Archive, Attributes, Entry, Method};
@@ -83,6 +84,12 @@ impl Input {
             members.sort_by(|a, b| a.name.cmp(&b.name));
             return Ok(Self { path: path.to_owned(), members, map: None });
         }
+        if !metadata.is_file() {
+            // Opening a pipe would wait for a writer.
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+            return Err(Error::io("open", path.to_owned(), error)
+                .with_hint("say - for the input and redirect the pipe to standard input"));
+        }
         let map = Map::open(path).map_err(|error| Error::io("open", path.to_owned(), error))?;
         Self::of_map(path, map)
     }
@@ -109,7 +116,11 @@ impl Input {
 
     /// The wheel file that `map` shows; `path` is for messages.
     pub fn of_map(path: &Path, map: Map) -> Result<Self> {
-        let archive = Archive::parse(&map)?;
+        let archive = Archive::parse(&map).map_err(|fault| {
+            let unsupported = fault.kind == FaultKind::Unsupported;
+            let error = Error::from(fault);
+            if unsupported { error.with_hint("pack the wheel again, with another tool") } else { error }
+        })?;
         // The parser has looked at every local header, and so all over the file.
         map.release(0..map.len());
         Ok(Self::of_entries(path, map, archive.entries))
@@ -207,6 +218,13 @@ fn walk(directory: &Path, prefix: &str, members: &mut Vec<Member>) -> Result<()>
         if metadata.is_dir() {
             walk(&path, &format!("{name}/"), members)?;
             continue;
+        }
+        if !metadata.is_file() && !metadata.is_symlink() {
+            // A wheel has no place for pipes, sockets and devices, and reading them might never end.
+            return Err(failed(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "neither file, directory nor link",
+            )));
         }
         let content = if metadata.is_symlink() {
             let target = fs::read_link(&path).map_err(failed)?;

@@ -140,6 +140,10 @@ pub fn commit(outputs: &mut [Pending]) -> Result<Vec<PathBuf>> {
 /// Renames `source` to `target`. Whether `target` existed; it then stands at `source`.
 fn put(source: &Path, target: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(target) {
+        // What stands in the place of a wheel and is none is somebody's, and would be removed with all that is in it.
+        Ok(there) if there.is_dir() && !fs::symlink_metadata(source)?.is_dir() => {
+            Err(io::ErrorKind::IsADirectory.into())
+        }
         Ok(_) => exchange(source, target).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::rename(source, target).map(|()| false),
         Err(error) => Err(error),

@@ -77,6 +77,13 @@ pub fn identify(input: &Input, input_name: Option<&str>) -> Result<Identified> {
         Some(name) => WheelFilename::parse(name)?,
         None => file_name(input, &dist_info, &identity, &wheel_file, &mut warnings)?,
     };
+    let named = |name: &str| filename::normalize_dist_name(name);
+    if named(&filename.name) != named(&identity.name) {
+        warnings.push(format!(
+            "the file name says {}, METADATA says {}: installers refuse such wheels",
+            filename.name, identity.name
+        ));
+    }
     Ok(Identified { identity, dist_info, filename, wheel_file, metadata, record, warnings })
 }
 

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::Context;
 use super::budget::Budget;
-use super::cancel::cause;
+use super::cancel::{Cancel, cause};
 use super::classify::{Classified, FirstPass, Kind, Members};
 use super::decode::{Decoders, Objects};
 use super::early::Early;
@@ -54,7 +54,7 @@ pub fn receive(context: &Context<'_>) -> Result<(Input, Received)> {
     let keys = Arc::new(Mutex::new(Vec::new()));
     let limits = Limits::of(options, Kinds::Both);
     let received = std::thread::scope(|scope| {
-        let filler = scope.spawn(|| cancel.watch(spool.fill(std::io::stdin().lock(), || cancel.check())));
+        let filler = scope.spawn(|| cancel.watch(spool.fill(std::io::stdin().lock(), || arrived(cancel))));
         let (to_keep, frames) = unbounded();
         // No host block is made here.
         let (no_steps, _) = unbounded();
@@ -78,6 +78,26 @@ pub fn receive(context: &Context<'_>) -> Result<(Input, Received)> {
     cancel.check()?;
     let input = Input::of_map(Path::new("-"), map(&spool)?)?;
     Ok((input, received))
+}
+
+/// Waits for bytes at standard input, but not longer than until the split is cancelled: a writer that hangs must not
+/// keep it from stopping. Standard input's own buffer is empty, since what is read is longer than that.
+fn arrived(cancel: &Cancel) -> Result<()> {
+    loop {
+        cancel.check()?;
+        #[cfg(unix)]
+        {
+            use rustix::event::{PollFd, PollFlags, Timespec, poll};
+            let stdin = std::io::stdin();
+            let mut ready = [PollFd::new(&stdin, PollFlags::IN)];
+            let wait = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+            // Where it cannot be polled, reading says why.
+            if matches!(poll(&mut ready, Some(&wait)), Ok(0) | Err(rustix::io::Errno::INTR)) {
+                continue;
+            }
+        }
+        return Ok(());
+    }
 }
 
 fn map(spool: &Spool) -> Result<Map> {

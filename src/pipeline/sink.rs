@@ -262,7 +262,11 @@ impl TreeSink {
         if attributes.mode() & 0o777 != 0 {
             use std::os::unix::fs::PermissionsExt;
             // A symbolic link is made when its data is there; until then the mode marks it.
-            let mode = if attributes.is_symlink() { LINK_MARK } else { attributes.mode() & 0o777 };
+            let mode = match attributes.mode() & 0o777 {
+                _ if attributes.is_symlink() => LINK_MARK,
+                LINK_MARK => LINK_MARK | 0o400,
+                mode => mode,
+            };
             file.set_permissions(fs::Permissions::from_mode(mode)).map_err(failed)?;
         }
         #[cfg(not(unix))]

@@ -373,11 +373,15 @@ fn member_name(raw: &[u8], at: u64) -> Result<String> {
     let name = name.replace('\\', "/");
     let path = name.strip_suffix('/').unwrap_or(&name);
     let unsafe_part = path.split('/').any(|part| part.is_empty() || part == "." || part == "..");
-    if unsafe_part || name.contains('\0') {
+    // `C:` leads out of any directory on Windows.
+    let drive = matches!(name.as_bytes(), [letter, b':', ..] if letter.is_ascii_alphabetic());
+    if unsafe_part || drive || name.contains('\0') {
         return Err(Fault::malformed(
             "central header",
             at,
-            format!("the name {name:?} is absolute, has an empty, `.` or `..` component, or a NUL"),
+            format!(
+                "the name {name:?} is absolute or on a drive, has an empty, `.` or `..` component, or a NUL"
+            ),
         ));
     }
     Ok(name)

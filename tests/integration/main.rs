@@ -18,6 +18,7 @@ mod determinism;
 mod device_wheel;
 mod directory;
 mod host_wheel;
+mod hostile;
 mod kpack;
 mod library;
 mod malformed;

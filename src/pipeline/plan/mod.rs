@@ -95,6 +95,7 @@ pub fn plan(
     let options = context.options;
     let table = arch_table(options)?;
     let duplicates = wheels::duplicates(input, classified)?;
+    wheels::no_file_is_a_directory(input)?;
     // A member that repeats an earlier one is in no output, so it is neither split nor moved.
     for &index in &duplicates {
         classified[index].kind = Kind::Plain;
@@ -115,7 +116,17 @@ pub fn plan(
                 binaries::Choice { input, root, group: &group, table: &table, keep_checkpoints, context };
             choice.choose(classified, warnings)?
         }
-        None => Vec::new(),
+        None => {
+            for (member, classified) in members.iter().zip(&*classified) {
+                if matches!(classified.kind, Kind::Fat(_)) {
+                    warnings.push(format!(
+                        "{}: a fat binary in no directory that archives could be placed in; it stays whole",
+                        member.name
+                    ));
+                }
+            }
+            Vec::new()
+        }
     };
     let Some(root) = root.filter(|_| !binaries.is_empty()) else {
         if any_split {
@@ -195,6 +206,12 @@ pub fn plan(
         })
         .transpose()?;
     let host = HostPlan { body, dist_info, metadata: host_metadata };
+    let variant_name = variant.as_ref().map(|variant| variant.file_name.clone());
+    wheels::different_names(
+        std::iter::once(identified.filename.to_string())
+            .chain(devices.iter().map(|device| device.filename.to_string()))
+            .chain(variant_name),
+    )?;
     Ok(SplitPlan { root, group, binaries, archives, devices, host, variant })
 }
 

@@ -10,6 +10,13 @@ pub fn below<'n>(root: &str, name: &'n str) -> Option<&'n str> {
     installed_path(name).strip_prefix(root)?.strip_prefix('/').filter(|rest| !rest.is_empty())
 }
 
+/// Whether a path that is none of platlib or purelib is in a directory `<name>-<version>.data`: scripts, headers, data. Those install
+/// outside of site-packages, and a device wheel's files of the same path would not come to lie beside them.
+fn is_data_tree(path: &str) -> bool {
+    let directory = path.split('/').next().and_then(|directory| directory.strip_suffix(".data"));
+    directory.is_some_and(|directory| directory.contains('-'))
+}
+
 /// Checks the root that the user gave, or finds it: the one top-level directory that holds fat binaries.
 ///
 /// `fat` are name and size of all fat binaries, `names` the names of all members.
@@ -23,6 +30,11 @@ pub fn overlay_root<'n>(
         let root = root.trim_matches('/');
         if root.is_empty() || root.split('/').any(|part| part.is_empty() || part == "." || part == "..") {
             return Err(Error::usage(format!("--overlay-root {given:?} is not a directory of the wheel")));
+        }
+        if is_data_tree(root) {
+            return Err(Error::usage(format!(
+                "--overlay-root {given:?}: files there install elsewhere, and device wheels cannot follow them"
+            )));
         }
         if !names.clone().any(|name| below(root, name).is_some()) {
             let mut top: Vec<&str> =
@@ -39,7 +51,8 @@ pub fn overlay_root<'n>(
     let mut roots: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for (name, size) in fat {
         // A fat binary at the very top, or among scripts, has no directory for an overlay.
-        if let Some((root, _)) = installed_path(name).split_once('/') {
+        if let Some((root, _)) = installed_path(name).split_once('/').filter(|(root, _)| !is_data_tree(root))
+        {
             let entry = roots.entry(root).or_default();
             *entry = (entry.0 + 1, entry.1 + size);
         }
@@ -80,6 +93,12 @@ mod tests {
             |given, fat: &[(&'static str, u64)]| overlay_root(given, fat.iter().copied(), names.into_iter());
         assert_eq!(root(None, &[("a/x.so", 1)]).unwrap().as_deref(), Some("a"));
         assert_eq!(root(None, &[("top.so", 1)]).unwrap(), None);
+        assert_eq!(root(None, &[("a-1.data/scripts/run", 1)]).unwrap(), None);
+        let both = root(None, &[("a-1.data/data/lib/x.so", 1), ("a-1.data/platlib/a/x.so", 1)]);
+        assert_eq!(both.unwrap().as_deref(), Some("a"));
+        for inside in ["a-1.data", "a-1.data/data/lib"] {
+            assert!(root(Some(inside), &[]).unwrap_err().to_string().contains("install elsewhere"));
+        }
         assert_eq!(root(Some("b/"), &[("a/x.so", 1)]).unwrap().as_deref(), Some("b"));
         let error = root(None, &[("a/x.so", 10), ("b/y.so", 20)]).unwrap_err().to_string();
         assert!(error.contains("a: 1 fat binaries, 10 bytes") && error.contains("b: 1 fat"), "{error}");

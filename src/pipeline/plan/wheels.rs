@@ -1,6 +1,6 @@
 //! What goes into which wheel: database files, the order of the host wheel, names, collisions.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::root::below;
 use crate::arch::table::{ArchTable, Bundle};
@@ -153,6 +153,32 @@ pub fn duplicates(input: &Input, classified: &[Classified]) -> Result<BTreeSet<u
     Ok(repeated)
 }
 
+/// Fails if a file or link stands where another member needs a directory: nobody could unpack that, and through a link
+/// files would be written outside of the output.
+pub fn no_file_is_a_directory(input: &Input) -> Result<()> {
+    let files: HashSet<&str> = input
+        .members()
+        .iter()
+        .filter(|member| !member.is_directory())
+        .flat_map(|member| [member.name.as_str(), installed_path(&member.name)])
+        .collect();
+    for member in input.members() {
+        for path in [member.name.as_str(), installed_path(&member.name)] {
+            if let Some(file) = file_above(&files, path) {
+                let fault =
+                    Fault::malformed("wheel", None, format!("it needs a directory where {file} is a file"));
+                return Err(Error::from(fault).in_member(&member.name));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The directory that `path` is in, or that it is, which is one of `files`.
+fn file_above<'p>(files: &HashSet<&str>, path: &'p str) -> Option<&'p str> {
+    path.match_indices('/').map(|(slash, _)| &path[..slash]).find(|directory| files.contains(directory))
+}
+
 /// Fails if two outputs would install different files at one place. `new` are the paths that a split adds.
 pub fn no_collisions(input: &Input, new: impl Iterator<Item = String>) -> Result<()> {
     let mut places: HashMap<&str, &str> = HashMap::new();
@@ -164,7 +190,15 @@ pub fn no_collisions(input: &Input, new: impl Iterator<Item = String>) -> Result
             return Err(Error::from(fault).in_member(&member.name));
         }
     }
+    let files: HashSet<&str> = places.keys().copied().collect();
     for path in new {
+        if let Some(file) = file_above(&files, installed_path(&path)) {
+            let fault =
+                Fault::unsupported("wheel", None, "a device wheel would need a directory in its place");
+            return Err(Error::from(fault)
+                .in_member(file)
+                .with_hint("rename it, or choose another --overlay-root"));
+        }
         if places.contains_key(installed_path(&path)) {
             let fault = Fault::unsupported(
                 "wheel",
@@ -172,6 +206,19 @@ pub fn no_collisions(input: &Input, new: impl Iterator<Item = String>) -> Result
                 "the input has a file where an archive of a device wheel would go; was it split before?",
             );
             return Err(Error::from(fault).in_member(&path).with_hint("split the original fat wheel"));
+        }
+    }
+    Ok(())
+}
+
+/// Fails if two outputs would have one file name, on any system.
+pub fn different_names(names: impl Iterator<Item = String>) -> Result<()> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name.to_lowercase()) {
+            return Err(Error::usage(format!("two wheels of this split would be named {name}")).with_hint(
+                "choose another --device-package-prefix, or see whether the input has the right file name",
+            ));
         }
     }
     Ok(())
