@@ -424,7 +424,7 @@ mod tests {
             let longer = [&bytes[start..], b"x"].concat();
             let twice = [&bytes[start..], &bytes[start..]].concat();
             let mut damaged = bytes[start..].to_vec();
-            damaged[20] ^= 0xff;
+            damaged[0] ^= 0xff;
             for payload in [&bytes[start..bytes.len() - 1], &longer, &twice, &damaged, &[]] {
                 assert!(!decoder.decode(&header, payload, &mut out), "version {version}");
             }
