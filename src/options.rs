@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use crate::wheel::variant;
 
-/// The options of one split. [`SplitOptions::new`] gives the defaults.
+/// The options of one split. [`SplitOptions::new`] gives the defaults; set the fields that are to differ. More may come.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SplitOptions {
     /// The wheel, or the directory that it was unpacked into; `-` for standard input.
     pub input: PathBuf,

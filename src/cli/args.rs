@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::error::{Error, Result};
 use crate::options::Scheme;
 use crate::options::{KpackLayout, OutputFormat, SplitOptions, SpoolTo, UnknownArch, VariantOptions};
+use crate::wheel::database;
 use crate::wheel::variant::{self, Format};
 
 /// Splits a fat Python wheel into a host wheel and one device wheel per GPU bundle.
@@ -74,7 +76,7 @@ pub(super) struct Split {
     compression_level: i32,
 
     /// Move the per-architecture files that this kind of wheel has (rocblas, hipblaslt, hipsparselt, aotriton, miopen)
-    #[arg(long, value_name = "TYPE", value_parser = ["torch-fat"])]
+    #[arg(long, value_name = "TYPE", value_parser = PossibleValuesParser::new(database::preset_names()))]
     wheel_type: Option<String>,
 
     /// Move the per-architecture files of these libraries

@@ -1,6 +1,6 @@
 //! The result as JSON, for scripts. The format has a version; fields are added, never changed or removed, within one.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
@@ -10,9 +10,10 @@ use crate::options::{Output, SplitReport};
 const VERSION: u32 = 1;
 
 /// Prints one JSON object and a newline to standard output.
-pub(super) fn print(report: &SplitReport, timings: bool) {
-    // A closed pipe is no failure.
-    let _ = writeln!(std::io::stdout().lock(), "{:#}", value(report, timings));
+pub(super) fn print(report: &SplitReport, timings: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{:#}", value(report, timings))?;
+    out.flush()
 }
 
 fn value(report: &SplitReport, timings: bool) -> Value {

@@ -6,6 +6,7 @@ mod json;
 mod progress;
 mod report;
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +14,7 @@ use args::{Cli, Command};
 use clap::Parser;
 pub use exit_code::ExitCode;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::SplitOptions;
 
 /// Runs the program with the arguments of the process.
@@ -45,15 +46,23 @@ pub fn main() -> ExitCode {
     match result {
         Ok(report) => {
             report::warnings(&report, quiet);
-            if json {
-                json::print(&report, timings);
-            } else if !quiet {
-                report::summary(&report, verbose);
-            }
+            let printed = match (json, quiet) {
+                (true, _) => json::print(&report, timings),
+                (false, false) => report::summary(&report, verbose),
+                (false, true) => Ok(()),
+            };
             if timings && !json {
                 report::timings(&report);
             }
-            ExitCode::Done
+            match printed {
+                // Whoever reads has seen enough.
+                Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                    let error = Error::io("write the result to standard output", None, error);
+                    report::failure(&error.with_hint("the wheels themselves are complete"));
+                    ExitCode::Environment
+                }
+                _ => ExitCode::Done,
+            }
         }
         Err(error) => {
             report::failure(&error);
@@ -66,11 +75,17 @@ fn run(options: &SplitOptions) -> Result<crate::SplitReport> {
     crate::split(options)
 }
 
-/// True after Ctrl-C or SIGTERM. A second Ctrl-C ends the process at once.
+/// True after Ctrl-C, SIGTERM or SIGHUP. A second Ctrl-C ends the process at once.
 fn interrupt_flag() -> Arc<AtomicBool> {
+    #[cfg(unix)]
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let flag = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // `nohup` has it ignored, and that must stay so.
+        if signal == SIGHUP && crate::sys::signals::is_ignored(signal) {
+            continue;
+        }
         // The order matters: the first signal finds the flag false and sets it, the second one finds it true.
         let _ = signal_hook::flag::register_conditional_shutdown(
             signal,

@@ -10,10 +10,12 @@
 
 use std::ops::Range;
 
-use super::locate::{MAX_WRAPPERS, RawWrapper};
+use super::locate::RawWrapper;
 use super::view::{BLOCK, ElfView, Window};
 use crate::fatbin::walk::Bundles;
-use crate::fatbin::wrapper::{BundleSection, HIPF_MAGIC, HIPK_MAGIC, WRAPPER_BINARY, WRAPPER_LEN};
+use crate::fatbin::wrapper::{
+    BundleSection, HIPF_MAGIC, HIPK_MAGIC, MAX_WRAPPERS, WRAPPER_BINARY, WRAPPER_LEN,
+};
 use crate::fatbin::{bundle, ccob};
 use crate::fault::{Fault, Result};
 use crate::source::ReadAt;

@@ -14,7 +14,7 @@ use super::bare;
 use super::relocations::{Pointer, Walk};
 use super::view::{ElfView, Window};
 use crate::fatbin::wrapper::{
-    BundleSection, HIPF_MAGIC, HIPK_MAGIC, Located, WRAPPER_BINARY, WRAPPER_LEN, Wrapper,
+    BundleSection, HIPF_MAGIC, HIPK_MAGIC, Located, MAX_WRAPPERS, WRAPPER_BINARY, WRAPPER_LEN, Wrapper,
 };
 use crate::fault::{Fault, Result};
 use crate::source::ReadAt;
@@ -24,8 +24,6 @@ pub(super) const BUNDLE_SECTION: &str = ".hip_fatbin";
 /// The name of the section of wrappers.
 pub(super) const WRAPPER_SECTION: &str = ".hipFatBinSegment";
 
-/// The kpack loader refuses archives with more kernels than this, so that no binary can use more wrappers.
-pub(super) const MAX_WRAPPERS: u64 = 1 << 20;
 /// Linkers make one bundle section, odd scripts a few.
 const MAX_BUNDLE_SECTIONS: usize = 64;
 

@@ -72,7 +72,8 @@ pub(super) fn segments(view: &ElfView, arrangement: &Arrangement, offsets: &Offs
     let size = table.len() as u64 * SEGMENT_LEN;
     let old = view.segment_table();
     for segment in table.iter_mut().filter(|segment| segment.kind == PT_PHDR) {
-        if segment.file_size == old.end - old.start {
+        // One that only claims to be the table stays as long as it is.
+        if segment.offset == old.start && segment.file_size == old.end - old.start {
             segment.file_size = size;
             segment.memory_size = size;
         }

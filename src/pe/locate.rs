@@ -7,7 +7,7 @@ use super::debug::DebugDirectory;
 use super::headers::{Headers, Section};
 use super::{PeLayout, WrapperTable, references};
 use crate::fatbin::wrapper::{
-    BundleSection, HIPF_MAGIC, HIPK_MAGIC, Located, WRAPPER_BINARY, WRAPPER_LEN, Wrapper,
+    BundleSection, HIPF_MAGIC, HIPK_MAGIC, Located, MAX_WRAPPERS, WRAPPER_BINARY, WRAPPER_LEN, Wrapper,
 };
 use crate::fault::{Fault, Result};
 use crate::source::ReadAt;
@@ -16,8 +16,6 @@ use crate::source::ReadAt;
 const BUNDLE_NAMES: [&[u8]; 2] = [b".hip_fat", b".hip_fatbin"];
 /// Names of the wrapper section.
 const WRAPPER_NAMES: [&[u8]; 2] = [b".hipFatB", b".hipFatBinSegment"];
-/// The kpack loader takes no more kernels than this from one archive, so no binary can use more wrappers.
-const MAX_WRAPPERS: u64 = 1 << 20;
 /// Longer than every name that matters, terminator included.
 const LONG_NAME_LEN: u64 = 24;
 

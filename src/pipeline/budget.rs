@@ -195,13 +195,6 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Gives back all but `bytes`: what was compressed takes less.
-    pub fn shrink(&mut self, bytes: usize) {
-        let surplus = self.bytes.saturating_sub(bytes);
-        self.bytes -= surplus;
-        self.budget.release(surplus, self.small);
-    }
-
     /// How many bytes it is for.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -322,7 +315,7 @@ mod tests {
         drop(oversized);
         thread.join().unwrap().unwrap();
         let mut grant = budget.acquire(10).unwrap();
-        grant.shrink(2);
+        drop(grant.split(8));
         let _second = budget.acquire(1).unwrap();
         cancel.stop();
         assert!(budget.acquire(1).is_err());

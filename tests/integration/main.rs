@@ -25,6 +25,7 @@ mod hostile;
 mod kpack;
 mod library;
 mod malformed;
+mod messages;
 mod pipe;
 mod regression;
 mod resplit;

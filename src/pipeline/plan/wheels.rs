@@ -11,7 +11,8 @@ use crate::options::{OutputFormat, SplitOptions, UnknownArch};
 use crate::pipeline::classify::Classified;
 use crate::pipeline::identify::Identified;
 use crate::wheel::archs::ArchFilter;
-use crate::wheel::database::Selection;
+use crate::wheel::database::{self, Selection};
+use crate::wheel::device_glob::DeviceGlob;
 use crate::wheel::dist_info::installed_path;
 use crate::wheel::filename::WheelFilename;
 use crate::wheel::record;
@@ -37,6 +38,27 @@ pub fn database_files(
         .map_err(|fault| Error::usage(fault.to_string()))?;
     for pattern in &options.device_files {
         selection.add_device_files(pattern).map_err(|fault| Error::usage(fault.to_string()))?;
+    }
+    let paths = || {
+        let files = input.members().iter().filter(|member| !member.is_directory());
+        files.filter_map(|member| below(root, &member.name))
+    };
+    for pattern in &options.device_files {
+        let glob = DeviceGlob::parse(pattern).map_err(|fault| Error::usage(fault.to_string()))?;
+        if !paths().any(|path| glob.capture(path).is_some()) {
+            warnings.push(format!("--device-files {pattern:?} matches no file below {root}"));
+        }
+    }
+    if options.databases.is_empty() && options.device_files.is_empty() {
+        let every = Selection::from_names(database::handler_names())?;
+        let mut staying = paths().filter(|path| every.classify(path, table).is_some());
+        if let Some(example) = staying.next() {
+            warnings.push(format!(
+                "{} file(s) for single GPUs, such as {root}/{example}, stay in the host wheel; \
+                 --wheel-type or --databases moves them to the device wheels",
+                1 + staying.count()
+            ));
+        }
     }
     let mut moved = Vec::new();
     let mut unknown: BTreeMap<String, (usize, &str)> = BTreeMap::new();
