@@ -94,7 +94,8 @@ impl Pending {
         if let State::Unnamed(file) = &self.state {
             match link(file, target) {
                 Ok(()) => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                // A directory that is gone is made again below.
+                Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {}
                 Err(error) => return Err(error),
             }
         }
