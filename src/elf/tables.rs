@@ -154,10 +154,11 @@ pub(super) fn sections(
         section.offset = offsets.all.map(bundle.file.start + (address - bundle.address));
         section.size = marker.map_or(0, |_| marker_len);
     }
-    let section = &mut table[view.names];
-    section.size = names.size;
-    if names.copied {
-        section.offset = offsets.all.map(view.length) - names.size;
+    if let Some(section) = table.get_mut(view.names) {
+        section.size = names.size;
+        if names.copied {
+            section.offset = offsets.all.map(view.length) - names.size;
+        }
     }
     table
 }

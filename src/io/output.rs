@@ -88,6 +88,22 @@ impl Pending {
     }
 }
 
+impl Pending {
+    /// Puts the output at `target`, directly if it has no name and nothing is there.
+    fn give_name(&mut self, target: &Path) -> io::Result<Option<(PathBuf, bool)>> {
+        if let State::Unnamed(file) = &self.state {
+            match in_directory(&self.directory, || link(file, target)) {
+                Ok(()) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let source = self.link()?;
+        let replaced = put(&source, target)?;
+        Ok(Some((source, replaced)))
+    }
+}
+
 impl Drop for Pending {
     fn drop(&mut self) {
         if let State::Hidden(_, path) = &self.state {
@@ -108,39 +124,46 @@ pub fn scratch(directory: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// A name that was given.
+struct Given {
+    target: PathBuf,
+    /// Where the output stood before, and where what it has replaced stands now. `None`: it had no name, and none
+    /// was replaced.
+    source: Option<(PathBuf, bool)>,
+}
+
 /// Gives all of `outputs` their names. On an error every name is as it was before the call.
 pub fn commit(outputs: &mut [Pending]) -> Result<Vec<PathBuf>> {
-    let mut sources = Vec::with_capacity(outputs.len());
+    let mut given: Vec<Given> = Vec::with_capacity(outputs.len());
     for output in outputs.iter_mut() {
-        let path = output.path();
-        sources.push(output.link().map_err(|error| Error::io("name", path, error))?);
-    }
-    let mut renamed: Vec<(PathBuf, PathBuf, bool)> = Vec::with_capacity(outputs.len());
-    for (output, source) in outputs.iter().zip(&sources) {
         let target = output.path();
-        match put(source, &target) {
-            Ok(replaced) => renamed.push((source.clone(), target, replaced)),
+        match output.give_name(&target) {
+            Ok(source) => given.push(Given { target, source }),
             Err(error) => {
-                for (source, target, replaced) in renamed.into_iter().rev() {
+                for Given { target, source } in given.into_iter().rev() {
                     // Best effort: the error that started this is the one to report.
-                    let _ = if replaced { exchange(&source, &target) } else { fs::rename(&target, &source) };
+                    let _ = match source {
+                        None => fs::remove_file(&target),
+                        Some((source, true)) => exchange(&source, &target),
+                        Some((source, false)) => fs::rename(&target, &source),
+                    };
                 }
-                return Err(Error::io("rename a finished wheel to", target, error));
+                return Err(Error::io("give its name to a finished wheel,", target, error));
             }
         }
     }
     // From here on nothing can fail: the old files that were replaced stand at the hidden paths.
-    for (output, (source, _, replaced)) in outputs.iter_mut().zip(&renamed) {
-        if *replaced {
+    for (output, Given { source, .. }) in outputs.iter_mut().zip(&given) {
+        if let Some((source, true)) = source {
             let _ = remove(source);
         }
         output.state = State::Done;
     }
     if let Some(output) = outputs.first() {
-        // Makes the renames durable where directories can be synced.
+        // Makes the names durable where directories can be synced.
         let _ = File::open(&output.directory).and_then(|directory| directory.sync_all());
     }
-    Ok(renamed.into_iter().map(|(_, target, _)| target).collect())
+    Ok(given.into_iter().map(|given| given.target).collect())
 }
 
 /// Renames `source` to `target`. Whether `target` existed; it then stands at `source`.
