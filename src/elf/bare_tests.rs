@@ -121,6 +121,17 @@ fn are_split_like_those_with_section_headers() {
     assert_eq!((layout.sections.len(), start), (1, fat(&file).sections[0].address));
 }
 
+/// The marker is then at the bundle's end, and nothing but the wrappers leads to it.
+#[test]
+fn a_bundle_at_the_start_of_its_segment() {
+    let mut builder = builder();
+    builder.segments[2].1.remove(0);
+    let rodata = builder.segments[1].1[0].clone();
+    builder.segments[1].1.push(TestSection { name: ".rodata".to_owned(), ..rodata });
+    let file = builder.build();
+    check(&file, &fat(&file));
+}
+
 #[test]
 fn programs_have_pointers_in_place() {
     let (bytes, second) = bundles();
