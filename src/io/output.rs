@@ -95,7 +95,8 @@ impl Pending {
             match in_directory(&self.directory, || link(file, target)) {
                 Ok(()) => return Ok(None),
                 // A directory that is gone is made again below.
-                Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {}
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {}
                 Err(error) => return Err(error),
             }
         }
