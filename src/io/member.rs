@@ -205,8 +205,8 @@ pub struct MemberReader<'a> {
     running: Option<(Inflater, usize, u64)>,
     /// Block number and bytes, most recently used last.
     cache: Vec<(u64, Vec<u8>)>,
-    /// Bytes of a member that is not compressed, read and not given back yet, and how many.
-    touched: std::ops::Range<usize>,
+    /// Between which bytes a member that is not compressed was read and not given back yet; and how many were.
+    touched: Option<std::ops::Range<usize>>,
     copied: usize,
 }
 
@@ -215,7 +215,6 @@ impl<'a> MemberReader<'a> {
     pub fn new(input: &'a Input, member: &'a Member, checkpoints: &'a Checkpoints) -> Result<Self> {
         let bytes = input.bytes(member).map_err(|error| error.in_member(&member.name))?;
         let size = member.size;
-        let (cache, touched) = (Vec::new(), usize::MAX..0);
         Ok(Self {
             size,
             bytes,
@@ -223,8 +222,8 @@ impl<'a> MemberReader<'a> {
             snapshots: None,
             input,
             running: None,
-            cache,
-            touched,
+            cache: Vec::new(),
+            touched: None,
             copied: 0,
         })
     }
@@ -232,8 +231,11 @@ impl<'a> MemberReader<'a> {
     /// Notes that mapped bytes were copied: a walk over gigabytes of padding must not keep them in memory.
     fn copied(&mut self, offset: u64, length: usize) {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        self.touched.start = self.touched.start.min(start);
-        self.touched.end = self.touched.end.max(start.saturating_add(length));
+        let end = start.saturating_add(length);
+        self.touched = Some(match self.touched.take() {
+            Some(touched) => touched.start.min(start)..touched.end.max(end),
+            None => start..end,
+        });
         self.copied += length;
         if self.copied >= RELEASE {
             self.give_back();
@@ -241,11 +243,8 @@ impl<'a> MemberReader<'a> {
     }
 
     fn give_back(&mut self) {
-        let range = std::mem::replace(&mut self.touched, usize::MAX..0);
         self.copied = 0;
-        if range.is_empty() {
-            return;
-        }
+        let Some(range) = self.touched.take().filter(|range| !range.is_empty()) else { return };
         match &self.bytes {
             Bytes::Plain(bytes) => release(self.input, position(self.input, bytes), range),
             Bytes::Mapped(map) => map.release(range),
@@ -385,7 +384,8 @@ impl ReadAt for MemberReader<'_> {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
 
