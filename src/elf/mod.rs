@@ -26,6 +26,8 @@ mod bare_tests;
 #[cfg(test)]
 mod image;
 #[cfg(test)]
+mod odd_tests;
+#[cfg(test)]
 mod promise_tests;
 #[cfg(test)]
 mod properties;
