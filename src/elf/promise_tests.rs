@@ -131,6 +131,17 @@ fn segments_without_file_bytes_pass() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
+/// Found by fuzzing: it ran into the section names once the bundles were gone.
+#[test]
+fn the_first_section_header_is_no_section() {
+    let mut file = ElfBuilder::shared(100_000).build();
+    let at = fat(&file).view.header.sections_at as usize;
+    file[at + 4..at + 8].copy_from_slice(&0x6fd_ffffu32.to_le_bytes());
+    file[at + 32..at + 40].copy_from_slice(&0x9461u64.to_le_bytes());
+    let fault = split(&file, MARKER).unwrap_err();
+    assert_eq!(fault.place, "section header 0");
+}
+
 /// Found by fuzzing: PT_PHDR grew with the table although it was not the table, past the end of the file.
 #[test]
 fn headers_that_claim_to_be_the_table_do_not_grow() {
