@@ -43,6 +43,14 @@ pub fn plan(source: &mut dyn ReadAt, layout: &ElfLayout, marker: &[u8]) -> Resul
     if marker.is_empty() {
         return Err(Fault::unsupported(MARKER_SECTION, None, "the marker is empty"));
     }
+    // With a type of its own it would be a section whose bytes nobody shifts.
+    if let Some(kind) = view.sections.first().map(|section| section.kind).filter(|&kind| kind != SHT_NULL) {
+        return Err(Fault::unsupported(
+            "section header 0",
+            view.header.sections_at,
+            format!("type {kind:#x}, expected SHT_NULL"),
+        ));
+    }
     let arrangement = Arrangement::find(source, layout, marker_len)?;
     let mut edits = PlanBuilder::new(view.length);
     let mut verify: Vec<Range<u64>> = Vec::new();

@@ -1,7 +1,9 @@
-//! `verify` against output that is not what was planned, and a bundle that no memory would hold.
+//! `verify` against output that is not what was planned, against what fuzzing found, and a bundle that no memory would hold.
 
-use super::testing::ElfBuilder;
-use super::tests::{MARKER, fat, segment_kinds, split};
+use super::headers::PT_PHDR;
+use super::image::problems;
+use super::testing::{Content, ElfBuilder, TestSection};
+use super::tests::{MARKER, fat, last_header, segment_kinds, split};
 use super::{locate, plan, verify};
 use crate::edit::Planned;
 use crate::fatbin::wrapper::Located;
@@ -116,4 +118,45 @@ fn bundles_of_more_than_four_gib_are_never_read() {
     let plan = plan(&mut sparse, &layout, MARKER).unwrap();
     assert!(plan.edits.output_len() < 40_000, "{}", plan.edits.output_len());
     verify(&mut Planned::new(&plan.edits, sparse), &layout, MARKER, &plan).unwrap();
+}
+
+/// Found by fuzzing: `verify` added past the end of 64 bits.
+#[test]
+fn segments_without_file_bytes_pass() {
+    let mut file = ElfBuilder::shared(100_000).build();
+    let at = (file.len() as u64).next_multiple_of(0x1000) - 0x1000;
+    last_header(&mut file, 1, 6, [at, 0x100_0000, 0, 0, 0x500, 0x1000]);
+    let (after, _) = split(&file, MARKER).unwrap();
+    let found = problems(&file, &after, MARKER, 8, 1);
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Found by fuzzing: it ran into the section names once the bundles were gone.
+#[test]
+fn the_first_section_header_is_no_section() {
+    let mut file = ElfBuilder::shared(100_000).build();
+    let at = fat(&file).view.header.sections_at as usize;
+    file[at + 4..at + 8].copy_from_slice(&0x6fd_ffffu32.to_le_bytes());
+    file[at + 32..at + 40].copy_from_slice(&0x9461u64.to_le_bytes());
+    let fault = split(&file, MARKER).unwrap_err();
+    assert_eq!(fault.place, "section header 0");
+}
+
+/// Found by fuzzing: PT_PHDR grew with the table although it was not the table, past the end of the file.
+#[test]
+fn headers_that_claim_to_be_the_table_do_not_grow() {
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.phdr = true;
+    let interp = TestSection::new(".interp", 1, 2, 1, Content::Bytes(b"/lib/ld.so\0".to_vec()));
+    builder.segments[0].1.insert(0, interp);
+    let file = builder.build();
+    let header = segment_kinds(&file).iter().position(|&kind| kind == PT_PHDR).unwrap();
+    let mut bent = file.clone();
+    let at = 64 + 56 * header;
+    let size = u64::from_le_bytes(file[at + 32..at + 40].try_into().unwrap());
+    let end = file.len() as u64 - size;
+    bent[at + 8..at + 16].copy_from_slice(&end.to_le_bytes());
+    let (after, _) = split(&bent, MARKER).unwrap();
+    let header = segment_kinds(&after).iter().position(|&kind| kind == PT_PHDR).unwrap();
+    assert_eq!(after[64 + 56 * header + 32..][..8], size.to_le_bytes());
 }
