@@ -22,6 +22,7 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation as _, OutBuffer};
+use zstd::zstd_safe::{DCtx, find_frame_compressed_size};
 
 use super::{HeaderParse, array_at, zstd_frame};
 use crate::fault::{Fault, Result};
@@ -316,6 +317,30 @@ impl CcobDecoder {
     }
 }
 
+/// Decompresses zstd payloads that are there as a whole, into buffers of the caller's.
+pub struct WholeDecoder(DCtx<'static>);
+
+impl WholeDecoder {
+    /// A decoder for any number of payloads.
+    ///
+    /// # Errors
+    /// An `Unreadable` [`Fault`] if zstd cannot set up a decoder.
+    pub fn new() -> Result<Self> {
+        let context = DCtx::try_create().ok_or_else(|| Fault::unreadable(PLACE, None, "out of memory"))?;
+        Ok(Self(context))
+    }
+
+    /// Puts what `payload` decodes to into `content`, whose capacity must be the claimed size at least. Whether the
+    /// payload is one zstd frame that decodes to what `header` claims; if not, a [`CcobDecoder`] says why.
+    pub fn decode(&mut self, header: &CcobHeader, payload: &[u8], content: &mut Vec<u8>) -> bool {
+        content.clear();
+        content.capacity() as u64 >= header.uncompressed
+            && header.payload_len().is_none_or(|length| length == payload.len() as u64)
+            && find_frame_compressed_size(payload) == Ok(payload.len())
+            && self.0.decompress(content, payload).is_ok_and(|length| length as u64 == header.uncompressed)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -382,6 +407,32 @@ mod tests {
             assert_eq!(header.hash.to_le_bytes(), *HASH);
             assert_eq!(decode(&bytes, bytes.len()).unwrap(), CONTENT);
             assert_eq!(decode(&bytes, 1).unwrap(), CONTENT);
+        }
+    }
+
+    #[test]
+    fn whole_payloads_decode_or_are_refused_as_those_in_parts_are() {
+        let content: Vec<u8> = (0..200_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
+        let mut decoder = WholeDecoder::new().unwrap();
+        for version in 1..=3 {
+            let bytes = ccob(version, CcobMethod::Zstd, &content);
+            let header = header(&bytes);
+            let start = header.header_len as usize;
+            let mut out = Vec::with_capacity(content.len() + 100);
+            assert!(decoder.decode(&header, &bytes[start..], &mut out));
+            assert_eq!(out, content);
+            let longer = [&bytes[start..], b"x"].concat();
+            let twice = [&bytes[start..], &bytes[start..]].concat();
+            let mut damaged = bytes[start..].to_vec();
+            damaged[0] ^= 0xff;
+            for payload in [&bytes[start..bytes.len() - 1], &longer, &twice, &damaged, &[]] {
+                assert!(!decoder.decode(&header, payload, &mut out), "version {version}");
+            }
+            for claimed in [header.uncompressed - 1, header.uncompressed + 1] {
+                let lying = CcobHeader { uncompressed: claimed, ..header };
+                assert!(!decoder.decode(&lying, &bytes[start..], &mut out), "version {version}: {claimed}");
+            }
+            assert!(!decoder.decode(&header, &bytes[start..], &mut Vec::new()));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Reading one member: in order as chunks ([`StreamReader`]), or anywhere ([`MemberReader`]).
 
 use super::input::{Bytes, Input, Member};
+use super::snapshots::Snapshots;
 use crate::error::{Error, Result};
 use crate::fault::{self, Fault};
 use crate::source::ReadAt;
@@ -195,6 +196,7 @@ pub struct MemberReader<'a> {
     size: u64,
     bytes: Bytes<'a>,
     checkpoints: &'a Checkpoints,
+    snapshots: Option<&'a Snapshots>,
     input: &'a Input,
     /// The running decoder, the compressed offset it is at, and the next block it will produce.
     running: Option<(Inflater, usize, u64)>,
@@ -206,7 +208,15 @@ impl<'a> MemberReader<'a> {
     /// `checkpoints` must have been taken while this member was read.
     pub fn new(input: &'a Input, member: &'a Member, checkpoints: &'a Checkpoints) -> Result<Self> {
         let bytes = input.bytes(member).map_err(|error| error.in_member(&member.name))?;
-        Ok(Self { size: member.size, bytes, checkpoints, input, running: None, cache: Vec::new() })
+        let size = member.size;
+        Ok(Self { size, bytes, checkpoints, snapshots: None, input, running: None, cache: Vec::new() })
+    }
+
+    /// Looks into `snapshots` first, which must have been taken of this member.
+    #[must_use]
+    pub fn with_snapshots(mut self, snapshots: &'a Snapshots) -> Self {
+        self.snapshots = Some(snapshots);
+        self
     }
 
     /// Makes `block` the most recently used of the cache.
@@ -302,6 +312,9 @@ impl ReadAt for MemberReader<'_> {
                 offset,
                 format!("{} bytes wanted, the file has {} bytes", buffer.len(), self.size),
             ));
+        }
+        if self.snapshots.is_some_and(|snapshots| snapshots.read_at(offset, buffer)) {
+            return Ok(());
         }
         let (mut offset, mut buffer) = (offset, buffer);
         while !buffer.is_empty() {

@@ -4,7 +4,9 @@
 pub mod input;
 pub mod member;
 pub mod output;
+pub mod snapshots;
 pub mod spool;
 
 pub use input::{Input, Member};
 pub use member::{Checkpoints, MemberReader, StreamReader};
+pub use snapshots::Snapshots;

@@ -4,6 +4,9 @@
 //! count are known last. So the checksum of everything behind them runs along and is combined with theirs.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -23,7 +26,6 @@ struct OpenFrame {
     start: u64,
     /// Its length so far.
     length: u64,
-    sha256: Sha256,
     crc: crc32fast::Hasher,
 }
 
@@ -32,7 +34,19 @@ struct OpenFrame {
 struct Stored {
     offset: u64,
     length: u64,
+    crc32: u32,
     original_size: u64,
+}
+
+/// A finished frame that lies in some file.
+#[derive(Clone, Copy, Debug)]
+pub struct Filed<'a> {
+    /// The file.
+    pub file: &'a File,
+    /// The bytes of the file that it is, in order.
+    pub parts: &'a [Range<u64>],
+    /// Its CRC-32.
+    pub crc32: u32,
 }
 
 /// One archive that is being written.
@@ -44,8 +58,8 @@ pub struct KpackWriter {
     crc: crc32fast::Hasher,
     /// Code objects by ordinal.
     stored: Vec<Stored>,
-    /// SHA-256 of what is stored, to the ordinal: equal code objects are stored once.
-    known: HashMap<[u8; 32], u32>,
+    /// Length and CRC-32 of what is stored, to the ordinals: equal code objects are stored once.
+    known: HashMap<(u64, u32), Vec<u32>>,
     /// Ordinal of each cut, in the order of cuts.
     ordinals: Vec<(CutIndex, u32)>,
     open: Option<OpenFrame>,
@@ -79,76 +93,103 @@ impl KpackWriter {
     /// Takes the next bytes of `cut`'s frame; the frame ends with the first call that has not `more`. Cuts come
     /// in ascending order.
     pub fn write(&mut self, cut: CutIndex, original_size: u64, bytes: &[u8], more: bool) -> Result<()> {
-        if let Some(ordinal) = self.append(original_size, bytes, more)? {
-            self.ordinals.push((cut, ordinal));
-        }
-        Ok(())
-    }
-
-    /// The ordinal, once the frame is whole.
-    fn append(&mut self, original_size: u64, bytes: &[u8], more: bool) -> Result<Option<u32>> {
         let mut frame = match self.open.take() {
             Some(frame) => frame,
-            None => self.begin(),
+            None => OpenFrame { start: self.next_frame(), length: 0, crc: crc32fast::Hasher::new() },
         };
-        frame.sha256.update(bytes);
         frame.crc.update(bytes);
         self.region.write_at(bytes, frame.start + frame.length)?;
         frame.length += bytes.len() as u64;
         if more {
             self.open = Some(frame);
-            return Ok(None);
+            return Ok(());
         }
-        self.end(frame, original_size).map(Some)
-    }
-
-    fn begin(&self) -> OpenFrame {
-        let end = self.area.toc_offset();
-        // What BlobArea::place will say, which needs the frame's length: that stands in front of it, or padding does.
-        let start = match self.area.scheme() {
-            Scheme::ZstdPerKernel => end + 4,
-            Scheme::None => end.next_multiple_of(BLOB_ALIGN),
+        let crc32 = frame.crc.finalize();
+        let written = self.region.start + frame.start..self.region.start + frame.start + frame.length;
+        let file = Arc::clone(&self.region.file);
+        let filed = Filed { file: &file, parts: &[written], crc32 };
+        // If it is stored already, the next frame overwrites this one.
+        let ordinal = match self.known(&filed)? {
+            Some(ordinal) => ordinal,
+            None => self.end(frame.length, crc32, original_size)?,
         };
-        OpenFrame { start, length: 0, sha256: Sha256::new(), crc: crc32fast::Hasher::new() }
+        self.ordinals.push((cut, ordinal));
+        Ok(())
     }
 
-    fn end(&mut self, frame: OpenFrame, original_size: u64) -> Result<u32> {
-        let digest: [u8; 32] = frame.sha256.finalize().into();
-        if let Some(&ordinal) = self.known.get(&digest) {
-            // Stored already: the next frame overwrites this one.
+    /// Stores a copy of a frame as that of `cut`. Cuts come in ascending order.
+    pub fn copy(&mut self, cut: CutIndex, original_size: u64, frame: &Filed<'_>) -> Result<()> {
+        let ordinal = self.append(original_size, frame)?;
+        self.ordinals.push((cut, ordinal));
+        Ok(())
+    }
+
+    /// Appends a copy of `cut`'s frame as it is stored in `other`. Returns its ordinal here.
+    pub fn fill(&mut self, cut: CutIndex, other: &KpackWriter) -> Result<u32> {
+        let missing = || Error::io("copy a code object", None, std::io::Error::other("it is in no archive"));
+        let stored =
+            other.ordinal(cut).and_then(|ordinal| other.stored.get(ordinal as usize)).ok_or_else(missing)?;
+        let start = other.region.start + stored.offset;
+        let part = start..start + stored.length;
+        let frame = Filed { file: &other.region.file, parts: &[part], crc32: stored.crc32 };
+        self.append(stored.original_size, &frame)
+    }
+
+    fn append(&mut self, original_size: u64, frame: &Filed<'_>) -> Result<u32> {
+        if let Some(ordinal) = self.known(frame)? {
             return Ok(ordinal);
         }
+        let (start, mut length) = (self.next_frame(), 0);
+        for part in frame.parts {
+            self.region.copy_from(frame.file, part, start + length)?;
+            length += part.end - part.start;
+        }
+        self.end(length, frame.crc32, original_size)
+    }
+
+    /// Where the next frame goes: what [`BlobArea::place`] will say, which needs the frame's length, since that stands
+    /// in front of it, or padding does.
+    fn next_frame(&self) -> u64 {
+        let end = self.area.toc_offset();
+        match self.area.scheme() {
+            Scheme::ZstdPerKernel => end + 4,
+            Scheme::None => end.next_multiple_of(BLOB_ALIGN),
+        }
+    }
+
+    /// The ordinal of a stored code object with the same bytes as `frame`.
+    fn known(&self, frame: &Filed<'_>) -> Result<Option<u32>> {
+        let length = frame.parts.iter().map(|part| part.end - part.start).sum();
+        for &ordinal in self.known.get(&(length, frame.crc32)).into_iter().flatten() {
+            let Some(stored) = self.stored.get(ordinal as usize) else { continue };
+            let mut same = true;
+            let mut at = stored.offset;
+            for part in frame.parts {
+                same = same && self.region.equals(at, frame.file, part)?;
+                at += part.end - part.start;
+            }
+            if same {
+                return Ok(Some(ordinal));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next frame is there. Its ordinal.
+    fn end(&mut self, length: u64, crc32: u32, original_size: u64) -> Result<u32> {
         let lead_at = self.area.toc_offset();
-        let placement = self.area.place(frame.length)?;
-        debug_assert_eq!(placement.offset, frame.start);
+        let placement = self.area.place(length)?;
         self.region.write_at(&placement.lead, lead_at)?;
         self.crc.update(&placement.lead);
-        self.crc.combine(&frame.crc);
-        self.stored.push(Stored { offset: placement.offset, length: frame.length, original_size });
-        self.known.insert(digest, placement.ordinal);
+        self.crc.combine(&crc32fast::Hasher::new_with_initial_len(crc32, length));
+        self.stored.push(Stored { offset: placement.offset, length, crc32, original_size });
+        self.known.entry((length, crc32)).or_default().push(placement.ordinal);
         Ok(placement.ordinal)
     }
 
     /// The ordinal that `cut` is stored under, and its size.
     pub fn ordinal(&self, cut: CutIndex) -> Option<u32> {
         self.ordinals.binary_search_by_key(&cut, |&(cut, _)| cut).ok().map(|index| self.ordinals[index].1)
-    }
-
-    /// Appends a copy of `cut`'s frame as it is stored in `other`. Returns its ordinal here.
-    pub fn copy_frame(&mut self, cut: CutIndex, other: &KpackWriter) -> Result<u32> {
-        let missing = || Error::io("copy a code object", None, std::io::Error::other("it is in no archive"));
-        let stored =
-            other.ordinal(cut).and_then(|ordinal| other.stored.get(ordinal as usize)).ok_or_else(missing)?;
-        let mut buffer = vec![0; READ.min(usize::try_from(stored.length).unwrap_or(READ))];
-        let mut done = 0;
-        loop {
-            let take = usize::try_from(stored.length - done).unwrap_or(READ).min(buffer.len());
-            other.region.read_at(&mut buffer[..take], stored.offset + done)?;
-            done += take as u64;
-            if let Some(ordinal) = self.append(stored.original_size, &buffer[..take], done < stored.length)? {
-                return Ok(ordinal);
-            }
-        }
     }
 
     /// Code objects stored so far.

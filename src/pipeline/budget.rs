@@ -6,13 +6,14 @@
 //! (c) the one object that the producer is filling. (c) always fits, see [`Budget::new`]; earlier tickets are made by
 //! producers that were started earlier and never wait for later ones.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::cancel::Cancel;
 use crate::error::Result;
+use crate::sys::malloc::{HUGE_PAGE, PAGE, prefer_huge_pages};
 
 /// How often a waiting producer looks whether the split was cancelled.
 const LOOK: Duration = Duration::from_millis(50);
@@ -45,10 +46,19 @@ struct State {
 }
 
 impl State {
-    fn has_room(&self, bytes: usize, small: bool, capacity: usize) -> bool {
+    fn has_room(&self, bytes: usize, capacity: usize) -> bool {
+        let small = bytes < LARGE;
         let small_ones_fit = !small || self.used_by_small.saturating_add(bytes) <= capacity / SMALL_SHARE;
         self.used == 0
             || self.used.saturating_add(bytes) <= capacity && (small_ones_fit || self.used_by_small == 0)
+    }
+
+    /// The smallest spare buffer that holds `size` bytes without wasting half of itself, and its capacity.
+    fn best_spare(&self, size: usize) -> Option<(usize, usize)> {
+        let capacities = self.spare.iter().map(Vec::capacity).enumerate();
+        capacities
+            .filter(|&(_, capacity)| size <= capacity && capacity / 2 <= size)
+            .min_by_key(|&(_, capacity)| capacity)
     }
 }
 
@@ -65,30 +75,43 @@ impl Budget {
         })
     }
 
+    /// Bytes that may be in flight.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Waits until `bytes` are free. A request larger than what it may use is granted when nothing else is in flight.
     pub fn acquire(self: &Arc<Self>, bytes: usize) -> Result<Grant> {
-        self.wait_for(bytes).map(|(grant, _)| grant)
+        let mut state = self.wait_for(|_| bytes)?;
+        Ok(self.grant(&mut state, bytes))
     }
 
     /// Waits for an empty buffer that holds `size` bytes.
     pub fn buffer(self: &Arc<Self>, size: usize) -> Result<Buffer> {
-        let capacity = size_class(size);
-        let (grant, mut state) = self.wait_for(capacity)?;
-        let known = state.spare.iter().position(|spare| spare.capacity() == capacity);
-        let bytes = known.map(|index| state.spare.swap_remove(index));
+        let class = size_class(size);
+        let mut state =
+            self.wait_for(|state| state.best_spare(class).map_or(class, |(_, capacity)| capacity))?;
+        let bytes = state.best_spare(class).map(|(index, _)| state.spare.swap_remove(index));
+        let capacity = bytes.as_ref().map_or(class, Vec::capacity);
         if bytes.is_some() {
             state.spare_bytes -= capacity;
         }
+        let grant = Mutex::new(self.grant(&mut state, capacity));
         self.make_room(&mut state);
         drop(state);
-        Ok(Buffer { bytes: bytes.unwrap_or_else(|| Vec::with_capacity(capacity)), grant })
+        let bytes = bytes.unwrap_or_else(|| {
+            let mut fresh = Vec::with_capacity(capacity);
+            prefer_huge_pages(&mut fresh);
+            fresh
+        });
+        Ok(Buffer { bytes, grant })
     }
 
-    fn wait_for(self: &Arc<Self>, bytes: usize) -> Result<(Grant, MutexGuard<'_, State>)> {
+    /// Waits until there is room for as many bytes as `wanted` says, which may depend on what is spare.
+    fn wait_for(&self, wanted: impl Fn(&State) -> usize) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
         let mut start = None;
-        let small = bytes < LARGE;
-        while !state.has_room(bytes, small, self.capacity) {
+        while !state.has_room(wanted(&state), self.capacity) {
             start.get_or_insert_with(Instant::now);
             self.cancel.check()?;
             state = self.freed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
@@ -97,11 +120,16 @@ impl Budget {
             let time = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.waited.fetch_add(time, Ordering::Relaxed);
         }
+        Ok(state)
+    }
+
+    fn grant(self: &Arc<Self>, state: &mut State, bytes: usize) -> Grant {
+        let small = bytes < LARGE;
         state.used += bytes;
         if small {
             state.used_by_small += bytes;
         }
-        Ok((Grant { budget: Arc::clone(self), bytes, small }, state))
+        Grant { budget: Arc::clone(self), bytes, small }
     }
 
     /// Lets spare buffers go, oldest first, that do not fit beside what is used, or are too many.
@@ -144,13 +172,17 @@ impl Budget {
     }
 }
 
-/// Buffers come in four sizes per power of two, so that one that is free fits more than the object it was made for.
-fn size_class(size: usize) -> usize {
+/// Buffers come in four sizes per power of two, so that one that is free fits more than the object it was made for, and
+/// from 2 MiB on in whole huge pages, less the page that the allocator takes for itself: a mapping of just such a size
+/// is aligned for them.
+pub const fn size_class(size: usize) -> usize {
     if size <= LEAST_BUFFER {
-        return LEAST_BUFFER;
+        LEAST_BUFFER
+    } else if size < LARGE {
+        size.next_multiple_of(size.next_power_of_two() / 8)
+    } else {
+        (size + PAGE).next_multiple_of(HUGE_PAGE) - PAGE
     }
-    let step = (size.next_power_of_two() / 8).max(1);
-    size.next_multiple_of(step)
 }
 
 /// The right to have so many bytes in flight; given back on drop.
@@ -200,14 +232,50 @@ impl Drop for Grant {
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    grant: Grant,
+    /// Locked by what is made of parts of the bytes.
+    grant: Mutex<Grant>,
 }
 
 impl Buffer {
-    /// A result that was made of this buffer's bytes needs `bytes` of its grant. The buffer is to be dropped next.
+    /// A result that was made of the bytes, which are not needed much longer, takes over `bytes` of their grant.
     #[must_use]
-    pub fn grant_for(&mut self, bytes: usize) -> Grant {
-        self.grant.split(bytes)
+    pub fn grant_for(&self, bytes: usize) -> Grant {
+        self.grant.lock().unwrap_or_else(PoisonError::into_inner).split(bytes)
+    }
+}
+
+/// A part of a buffer that several share. The memory is kept for the next one when the last of them is gone.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    buffer: Arc<Buffer>,
+    range: Range<usize>,
+}
+
+impl Slice {
+    /// The bytes `range` of `buffer`, as far as there are some.
+    pub fn of(buffer: &Arc<Buffer>, range: Range<usize>) -> Self {
+        let end = range.end.min(buffer.len());
+        Self { buffer: Arc::clone(buffer), range: range.start.min(end)..end }
+    }
+
+    /// As [`Buffer::grant_for`].
+    #[must_use]
+    pub fn grant_for(&self, bytes: usize) -> Grant {
+        self.buffer.grant_for(bytes)
+    }
+}
+
+impl From<Buffer> for Slice {
+    fn from(buffer: Buffer) -> Self {
+        Self { range: 0..buffer.len(), buffer: Arc::new(buffer) }
+    }
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[self.range.clone()]
     }
 }
 
@@ -225,11 +293,18 @@ impl DerefMut for Buffer {
     }
 }
 
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        drop(self.grant.take());
-        self.grant.budget.recycle(bytes);
+        let grant = self.grant.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(grant.take());
+        grant.budget.recycle(bytes);
     }
 }
 
@@ -288,8 +363,10 @@ mod tests {
             (0, 65_536),
             (65_536, 65_536),
             (65_537, 81_920),
-            (20 << 20, 20 << 20),
-            ((20 << 20) + 1, 24 << 20),
+            ((2 << 20) - 1, 2 << 20),
+            (2 << 20, (4 << 20) - 4096),
+            ((4 << 20) - 4096, (4 << 20) - 4096),
+            (20 << 20, (22 << 20) - 4096),
         ] {
             assert_eq!(size_class(size), class);
         }

@@ -1,5 +1,5 @@
 //! Stage *classify*: the first pass over every member, in parallel. Inflates once through CRC-32, SHA-256 and the
-//! magic numbers; whatever may be a fat binary is looked into by random access afterwards. Nothing is written.
+//! magic numbers; whatever may be a fat binary is looked into by random access afterwards. No output is written.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,17 +10,25 @@ use crossbeam_channel::bounded;
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
 use super::Context;
-use super::cancel::{cause, hung_up};
+use super::ahead::{Anticipating, Anticipators};
+use super::cancel::{cause, hung_up, stopped};
+use super::early::Early;
 use super::identify::Identified;
 use super::meter::Meter;
+use super::plan::settings::Settings;
+use super::receive::Received;
+use super::scan::{Scan, Scanned};
+use super::spot::Key;
 use super::unbundle::join;
 use crate::elf::{self, ElfLayout};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fatbin::walk::{LocatedBundle, walk};
 use crate::fatbin::wrapper::{BundleSection, HIPF_MAGIC, Located, Wrapper};
 use crate::fault::{self, Fault};
 use crate::io::member::CHUNK;
+use crate::io::output::scratch;
 use crate::io::{Checkpoints, Input, Member, MemberReader, StreamReader};
+use crate::options::UnknownArch;
 use crate::pe::{self, PeLayout};
 use crate::source::ReadAt;
 use crate::wheel::record::{Hash, Row};
@@ -33,6 +41,10 @@ const HASH_QUEUE: usize = 8;
 /// Checkpoints of all members together, 45 KiB each. Few enough for the memory bound, many enough that a jump
 /// inflates little.
 const CHECKPOINTS: u64 = 256;
+/// Members smaller than this are read in the order of the file.
+const SMALL_MEMBER: u64 = 1 << 20;
+/// A wheel that is smaller than this is inflated twice in less time than the threads take that would spare it.
+const WORTHWHILE: u64 = 8 << 20;
 /// Checkpoints closer than this would cost more than they save.
 const MIN_INTERVAL: u64 = 1 << 20;
 
@@ -104,53 +116,77 @@ pub struct FatBinary {
 pub type Members = HashMap<u64, (Entry, Classified)>;
 
 /// Classifies all members with as many threads as the options say. The result is in the order of the members.
-/// `received` has what is known from a pipe already.
+/// `received` has what is known from a pipe already. If it has nothing, code objects are compressed on the way, so that
+/// fat members are inflated once: see [`ahead`](super::ahead).
 pub fn classify(
     context: &Context<'_>,
+    settings: &Settings,
     input: &Input,
     identified: &Identified,
-    received: Members,
+    received: Received,
     meter: &Meter,
     warnings: &mut Vec<String>,
-) -> Result<Vec<Classified>> {
+) -> Result<(Vec<Classified>, Option<Early>)> {
+    let Context { options, cancel, .. } = *context;
     let total: u64 = input.members().iter().map(|member| member.size).sum();
     let interval = (total / CHECKPOINTS).max(MIN_INTERVAL);
-    let received = Mutex::new(received);
-    let mut classified = in_parallel(context, input, |member, reader| {
-        let pass = FirstPass { context, input, member, interval, meter };
-        let known = member.entry().and_then(|entry| take(&mut lock(&received), entry));
-        let mut classified = match known {
-            // Whether it is a link is known from the central directory alone.
-            Some(known) if member.is_file() => {
-                meter.add(member.size);
-                known
-            }
-            _ => {
-                let (sha256, kind) = pass.run(reader)?;
-                Classified { sha256, kind, warning: None }
-            }
-        };
-        let row = identified.record.as_ref().map(|record| record.get(&member.name));
-        classified.warning =
-            pass.compare(row, identified, &classified.sha256, context.options.verify_record)?;
-        Ok(classified)
-    })?;
+    let Received { members, early } = received;
+    let received = Mutex::new(members);
+    let everything = |anticipators: Option<&Anticipators<'_, '_>>| {
+        in_parallel(context, input, |index, reader| {
+            let member = &input.members()[index];
+            let pass = FirstPass { context, input, index, interval, meter, anticipators };
+            let known = member.entry().and_then(|entry| take(&mut lock(&received), entry));
+            let mut classified = match known {
+                // Whether it is a link is known from the central directory alone.
+                Some(known) if member.is_file() => {
+                    meter.add(member.size);
+                    known
+                }
+                _ => {
+                    let (sha256, kind) = pass.run(reader)?;
+                    Classified { sha256, kind, warning: None }
+                }
+            };
+            let row = identified.record.as_ref().map(|record| record.get(&member.name));
+            classified.warning = pass.compare(row, identified, &classified.sha256, options.verify_record)?;
+            Ok(classified)
+        })
+    };
+    // Where much of the code is not wanted, or unknown targets are an error, compressing it is likely to be in vain.
+    let in_vain = settings.filter.is_some() || settings.unknown_arch() == UnknownArch::Error;
+    let (mut classified, early) = if early.is_some() || in_vain || total < WORTHWHILE {
+        (everything(None)?, early)
+    } else {
+        let file = scratch(&options.output_dir)?;
+        std::thread::scope(|scope| {
+            let (anticipating, anticipators) = Anticipating::start(scope, context, file);
+            let classified = cancel.watch(everything(Some(&anticipators)));
+            let (classified, error) = match classified {
+                Ok(classified) => (Some(classified), None),
+                Err(error) => (None, Some(error)),
+            };
+            let early = anticipating.finish(anticipators, error)?;
+            classified.map(|classified| (classified, Some(early))).ok_or_else(stopped)
+        })?
+    };
     warnings.extend(classified.iter_mut().filter_map(|classified| classified.warning.take()));
-    Ok(classified)
+    Ok((classified, early))
 }
 
-/// Runs `work` on every member, with `jobs` threads. The results are in the order of the members. The error, if there
-/// is one, is that of the first member that fails, however fast the threads are.
-pub fn in_parallel<T: Send>(
+/// Runs `work` on the index of every member, with `jobs` threads. The results are in the order of the members. The
+/// error, if there is one, is that of the first member that fails, however fast the threads are.
+fn in_parallel<T: Send>(
     context: &Context<'_>,
     input: &Input,
-    work: impl Fn(&Member, &mut StreamReader) -> Result<T> + Sync,
+    work: impl Fn(usize, &mut StreamReader) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let Context { options, cancel, stats } = *context;
     let members = input.members();
-    // Largest first, so that no thread starts the largest when the others are done.
+    // Largest first, so that no thread starts the largest when the others are done; small ones in the order of the
+    // file, as the disk likes it.
     let mut order: Vec<usize> = (0..members.len()).collect();
-    order.sort_by_key(|&index| std::cmp::Reverse(members[index].size));
+    order.sort_by_key(|&index| std::cmp::Reverse(members[index].size.max(SMALL_MEMBER)));
     let next = AtomicUsize::new(0);
     // Members behind a failed one are skipped, those before it are still looked at.
     let failed = AtomicUsize::new(usize::MAX);
@@ -164,10 +200,12 @@ pub fn in_parallel<T: Send>(
             if index > failed.load(Ordering::Relaxed) {
                 continue;
             }
-            let result = work(&members[index], &mut reader);
+            let result = work(index, &mut reader);
             lap.worked(members[index].size);
             match result {
                 Ok(result) => lock(&results)[index] = Some(result),
+                // Something else has failed.
+                Err(error) if matches!(error.kind(), ErrorKind::Stopped) => return Err(error),
                 Err(error) => {
                     failed.fetch_min(index, Ordering::Relaxed);
                     lock(&errors).push((index, error));
@@ -207,43 +245,47 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// The first pass over one member.
-pub struct FirstPass<'a> {
+pub struct FirstPass<'a, 'scope, 'env> {
     /// Options, cancellation, timings.
-    pub context: &'a Context<'a>,
+    context: &'a Context<'a>,
     /// The input.
-    pub input: &'a Input,
-    /// The member.
-    pub member: &'a Member,
+    input: &'a Input,
+    /// Index of the member.
+    index: usize,
     /// Uncompressed bytes between checkpoints.
-    pub interval: u64,
+    interval: u64,
     /// Told about every chunk.
-    pub meter: &'a Meter,
+    meter: &'a Meter,
+    /// Cut code objects out at once, if there are some.
+    anticipators: Option<&'a Anticipators<'scope, 'env>>,
 }
 
-impl FirstPass<'_> {
+impl FirstPass<'_, '_, '_> {
     /// The interval for a member of `size` bytes of a wheel whose size is not known yet: at most 16 checkpoints each.
     pub fn interval(size: u64) -> u64 {
         (size / 16).max(MIN_INTERVAL)
     }
 
+    fn member(&self) -> &Member {
+        &self.input.members()[self.index]
+    }
+
     /// Reads the member. Its SHA-256, and what it is.
-    pub fn run(&self, reader: &mut StreamReader) -> Result<([u8; 32], Kind)> {
-        let mut crc = crc32fast::Hasher::new();
-        let mut prefix = Vec::with_capacity(8);
+    fn run(&self, reader: &mut StreamReader) -> Result<([u8; 32], Kind)> {
+        let member = self.member();
         let mut checkpoints = Checkpoints::every(self.interval);
+        let key = Key::member(self.input, self.index);
+        let anticipators = self.anticipators.filter(|_| member.is_file());
+        let mut scan = Scan::new(self.context, &member.name, member.size, key, anticipators);
         let mut look = |chunk: &[u8]| {
-            self.context.cancel.check()?;
             self.meter.add(chunk.len() as u64);
-            let missing = 8usize.saturating_sub(prefix.len()).min(chunk.len());
-            prefix.extend_from_slice(&chunk[..missing]);
-            crc.update(chunk);
-            Ok::<_, Error>(())
+            scan.feed(chunk)
         };
-        let wants_checkpoints = self.member.is_file() && self.member.size > self.interval;
+        let wants_checkpoints = member.is_file() && member.size > self.interval;
         let checkpoints_wanted = wants_checkpoints.then_some(&mut checkpoints);
-        let sha256 = if self.member.size < LARGE {
+        let sha256 = if member.size < LARGE {
             let mut sha256 = Sha256::new();
-            reader.read(self.input, self.member, checkpoints_wanted, |chunk| {
+            reader.read(self.input, member, checkpoints_wanted, |chunk| {
                 look(chunk)?;
                 sha256.update(chunk);
                 Ok(())
@@ -252,18 +294,19 @@ impl FirstPass<'_> {
         } else {
             self.hash_apart(reader, checkpoints_wanted, look)?
         };
-        let found = crc.finalize();
-        if let Some(expected) = self.member.crc32().filter(|&expected| expected != found) {
+        let scanned = scan.finish()?;
+        if let Some(expected) = member.crc32().filter(|&expected| expected != scanned.crc32) {
             let fault = Fault::malformed(
                 "member data",
                 None,
-                format!("CRC-32 is {found:08x}, the archive says {expected:08x}"),
+                format!("CRC-32 is {:08x}, the archive says {expected:08x}", scanned.crc32),
             );
-            return Err(Error::from(fault)
-                .in_member(&self.member.name)
-                .with_hint("download the wheel again"));
+            return Err(Error::from(fault).in_member(&member.name).with_hint("download the wheel again"));
         }
-        let kind = if self.member.is_file() { self.look_into(&prefix, checkpoints)? } else { Kind::Plain };
+        let kind = match member.is_file() {
+            true => look_into(self.input, member, &scanned, checkpoints)?,
+            false => Kind::Plain,
+        };
         Ok((sha256.into(), kind))
     }
 
@@ -289,7 +332,7 @@ impl FirstPass<'_> {
                 }
                 Ok(sha256.finalize())
             });
-            let read = reader.read(self.input, self.member, checkpoints, |chunk| {
+            let read = reader.read(self.input, self.member(), checkpoints, |chunk| {
                 look(chunk)?;
                 let mut buffer = to_fill.try_recv().unwrap_or_else(|_| Vec::with_capacity(CHUNK));
                 buffer.clear();
@@ -302,36 +345,6 @@ impl FirstPass<'_> {
         })
     }
 
-    /// What the member is. `prefix` are its first 8 bytes, `checkpoints` were taken while it was read.
-    pub fn look_into(&self, prefix: &[u8], checkpoints: Checkpoints) -> Result<Kind> {
-        if !elf::is_elf(prefix) && !pe::is_pe(prefix) {
-            return Ok(Kind::Plain);
-        }
-        let located = {
-            let mut source = MemberReader::new(self.input, self.member, &checkpoints)?;
-            locate(prefix, &mut source).and_then(|located| match located {
-                Located::Plain => Ok(Located::Plain),
-                Located::AlreadySplit => Ok(Located::AlreadySplit),
-                Located::Fat(layout) => {
-                    let mut bundles = Vec::new();
-                    for section in layout.sections() {
-                        bundles.extend(walk(&mut source, section)?);
-                    }
-                    let bundle_of_wrapper = match_wrappers(&layout, &bundles)?;
-                    Ok(Located::Fat((layout, bundles, bundle_of_wrapper)))
-                }
-            })
-        };
-        Ok(match located {
-            Ok(Located::Plain) => Kind::Plain,
-            Ok(Located::AlreadySplit) => Kind::AlreadySplit,
-            Ok(Located::Fat((layout, bundles, bundle_of_wrapper))) => {
-                Kind::Fat(Box::new(FatBinary { layout, bundles, bundle_of_wrapper, checkpoints }))
-            }
-            Err(fault) => Kind::Broken(fault),
-        })
-    }
-
     /// Compares with the member's row of RECORD. `row`: `None` if there is no RECORD at all.
     fn compare(
         &self,
@@ -340,9 +353,9 @@ impl FirstPass<'_> {
         sha256: &[u8; 32],
         strict: bool,
     ) -> Result<Option<String>> {
-        let name = &self.member.name;
+        let name = &self.member().name;
         let exempt = ["RECORD", "RECORD.jws", "RECORD.p7s"].iter().any(|file| identified.path(file) == *name);
-        if exempt || self.member.is_directory() {
+        if exempt || self.member().is_directory() {
             return Ok(None);
         }
         let problem = match row {
@@ -366,8 +379,8 @@ impl FirstPass<'_> {
     }
 
     fn difference(&self, row: &Row, sha256: &[u8; 32]) -> Result<Option<String>> {
-        if let Some(size) = row.size.filter(|&size| size != self.member.size) {
-            return Ok(Some(format!("it says {size} bytes, found {}", self.member.size)));
+        if let Some(size) = row.size.filter(|&size| size != self.member().size) {
+            return Ok(Some(format!("it says {size} bytes, found {}", self.member().size)));
         }
         let Some(Hash { algorithm, digest }) = &row.hash else { return Ok(None) };
         let equal = match algorithm.as_str() {
@@ -382,12 +395,48 @@ impl FirstPass<'_> {
     /// Reads the member once more: algorithms other than SHA-256 are rare.
     fn digest<D: Digest>(&self) -> Result<Vec<u8>> {
         let mut digest = D::new();
-        StreamReader::new()?.read(self.input, self.member, None, |chunk| {
+        StreamReader::new()?.read(self.input, self.member(), None, |chunk| {
             digest.update(chunk);
             Ok(())
         })?;
         Ok(digest.finalize().to_vec())
     }
+}
+
+/// What the member is. `scanned` and `checkpoints` were made while it was read.
+pub fn look_into(
+    input: &Input,
+    member: &Member,
+    scanned: &Scanned,
+    checkpoints: Checkpoints,
+) -> Result<Kind> {
+    let prefix = &scanned.prefix;
+    if !elf::is_elf(prefix) && !pe::is_pe(prefix) {
+        return Ok(Kind::Plain);
+    }
+    let located = {
+        let mut source = MemberReader::new(input, member, &checkpoints)?.with_snapshots(&scanned.snapshots);
+        locate(prefix, &mut source).and_then(|located| match located {
+            Located::Plain => Ok(Located::Plain),
+            Located::AlreadySplit => Ok(Located::AlreadySplit),
+            Located::Fat(layout) => {
+                let mut bundles = Vec::new();
+                for section in layout.sections() {
+                    bundles.extend(walk(&mut source, section)?);
+                }
+                let bundle_of_wrapper = match_wrappers(&layout, &bundles)?;
+                Ok(Located::Fat((layout, bundles, bundle_of_wrapper)))
+            }
+        })
+    };
+    Ok(match located {
+        Ok(Located::Plain) => Kind::Plain,
+        Ok(Located::AlreadySplit) => Kind::AlreadySplit,
+        Ok(Located::Fat((layout, bundles, bundle_of_wrapper))) => {
+            Kind::Fat(Box::new(FatBinary { layout, bundles, bundle_of_wrapper, checkpoints }))
+        }
+        Err(fault) => Kind::Broken(fault),
+    })
 }
 
 fn locate(prefix: &[u8], source: &mut dyn ReadAt) -> fault::Result<Located<Layout>> {

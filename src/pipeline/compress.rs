@@ -9,7 +9,7 @@ use zstd::zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, com
 
 use super::budget::Buffer;
 use super::cancel::hung_up;
-use super::item::{Compressed, CutIndex, HostStep, Rewritten, Unbundled};
+use super::item::{Compressed, CutIndex, Frame, HostStep, Rewritten, Unbundled};
 use super::stats::Stats;
 use crate::error::{Error, Result};
 use crate::options::Scheme;
@@ -42,14 +42,15 @@ pub fn work(
     for job in jobs {
         stats.compress.queued(jobs.len() + 1);
         match job {
-            Job::Compress(Unbundled { cut, bytes: mut object }) => {
+            Job::Compress(Unbundled { cut, bytes: object }) => {
                 compress.waited();
                 let size = object.len() as u64;
                 let bytes = encoder.whole(&object)?;
                 let grant = object.grant_for(bytes.len());
                 drop(object);
                 compress.worked(size);
-                frames.send(Compressed { cut, bytes, more: false, grant }).map_err(hung_up)?;
+                let frame = Frame::Bytes { bytes, more: false, grant };
+                frames.send(Compressed { cut, frame }).map_err(hung_up)?;
             }
             Job::Deflate(Rewritten { ticket, previous, block, last, grant }) => {
                 deflate.waited();
@@ -80,7 +81,7 @@ pub fn stream(
     encoder.start(size)?;
     let mut left = size;
     let mut lap = stats.compress.lap();
-    for mut chunk in chunks {
+    for chunk in chunks {
         lap.waited();
         let length = chunk.len() as u64;
         left = left.saturating_sub(chunk.len() as u64);
@@ -88,7 +89,8 @@ pub fn stream(
         lap.worked(length);
         let grant = chunk.grant_for(bytes.len());
         drop(chunk);
-        frames.send(Compressed { cut, bytes, more: left > 0, grant }).map_err(hung_up)?;
+        let frame = Frame::Bytes { bytes, more: left > 0, grant };
+        frames.send(Compressed { cut, frame }).map_err(hung_up)?;
     }
     // A producer that stops in the middle reports why, or has made a wrong guess; the frame is not complete then.
     Ok(())

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use md5::{Digest, Md5};
 
-use super::budget::{Budget, Grant};
+use super::budget::{Budget, Buffer, Grant, size_class};
 use super::cancel::hung_up;
 use super::spot::Registry;
 use super::unbundle::{Cutter, Piece};
 use crate::error::{Error, Result};
 use crate::fatbin::HeaderParse;
 use crate::fatbin::bundle::BundleHeader;
-use crate::fatbin::ccob::{CcobDecoder, CcobHeader};
+use crate::fatbin::ccob::{CcobDecoder, CcobHeader, Method, WholeDecoder};
 use crate::fault::Fault;
 
 /// A decoder thread keeps a window of up to this size for the next bundle, in bytes: what zstd's usual levels use.
@@ -28,13 +28,13 @@ pub struct Bundle {
     /// The member it is in, for errors.
     member: String,
     header: CcobHeader,
-    /// Offset of the payload in the member, for errors.
-    offset: u64,
+    /// The payload's bytes of the member.
+    range: Range<u64>,
     objects: Objects,
     /// The payload, in order.
     payload: Receiver<(Vec<u8>, Grant)>,
-    /// For the decoder's window.
-    window: Grant,
+    /// For the decoder's window; `None` if the bundle is decoded at once, which needs no window.
+    window: Option<Grant>,
 }
 
 /// The objects of a compressed bundle.
@@ -59,11 +59,24 @@ pub struct Decoders {
     pub(super) payloads: Arc<Budget>,
     /// Decoder windows: those of ordinary size all fit, of the largest one at a time.
     pub(super) windows: Arc<Budget>,
+    /// Bytes that each decoder may have in flight.
+    pub(super) capacity: usize,
     /// Bundles do not overlap, so there is at most one.
     pub(super) open: Option<Handover>,
 }
 
 impl Decoders {
+    /// The same decoders for another reader.
+    pub fn share(&self) -> Self {
+        Self {
+            bundles: self.bundles.clone(),
+            payloads: Arc::clone(&self.payloads),
+            windows: Arc::clone(&self.windows),
+            capacity: self.capacity,
+            open: None,
+        }
+    }
+
     /// Time that [`start`](Self::start) and [`feed`](Self::feed) have waited for memory so far.
     pub fn waited(&self) -> std::time::Duration {
         self.payloads.waited() + self.windows.waited()
@@ -84,9 +97,12 @@ impl Decoders {
         objects: Objects,
     ) -> Result<()> {
         let (sender, receiver) = unbounded();
-        let window = self.windows.acquire(usize::try_from(window).unwrap_or(usize::MAX))?;
-        let offset = payload.start;
-        let bundle = Bundle { member: member.to_owned(), header, offset, objects, payload: receiver, window };
+        let window = match fits_whole(&header, &payload, self.capacity) {
+            true => None,
+            false => Some(self.windows.acquire(usize::try_from(window).unwrap_or(usize::MAX))?),
+        };
+        let range = payload.clone();
+        let bundle = Bundle { member: member.to_owned(), header, range, objects, payload: receiver, window };
         self.bundles.send(bundle).map_err(hung_up)?;
         self.open = Some((payload, sender));
         Ok(())
@@ -115,59 +131,135 @@ impl Decoders {
     }
 }
 
+/// Whether a bundle is decoded into one buffer, of which the code objects are parts, by a decoder that may have
+/// `capacity` bytes in flight. A fresh window for each bundle costs as much in page faults as decoding does, and every
+/// object would be copied out of it.
+fn fits_whole(header: &CcobHeader, payload: &Range<u64>, capacity: usize) -> bool {
+    let fits = |size: u64, share: usize| {
+        usize::try_from(size).is_ok_and(|size| size < capacity && size_class(size) <= capacity / share)
+    };
+    header.method == Method::Zstd && fits(header.uncompressed, 2) && fits(payload.end - payload.start, 4)
+}
+
+/// What a decoder thread keeps from bundle to bundle.
+#[derive(Default)]
+struct Kept {
+    whole: Option<WholeDecoder>,
+    streaming: Option<CcobDecoder>,
+}
+
 /// Decompresses bundles, one after the other, and cuts them.
 pub fn decompress(bundles: &Receiver<Bundle>, mut cutter: Cutter<'_, '_>) -> Result<()> {
-    let mut decoder = None;
+    let mut kept = Kept::default();
     for bundle in bundles {
-        match bundle.objects.clone() {
-            Objects::Planned(pieces) => {
-                cutter.expect(pieces);
-                let in_member = |error: Error| error.in_member(&bundle.member);
-                decode(&bundle, &mut decoder, &mut cutter, |_, _, _| Ok(())).map_err(in_member)?;
-                cutter.end()?;
-            }
-            Objects::Spotted(registry) => {
-                cutter.expect([]);
-                let mut prefix = Some(Vec::new());
-                let decoded = decode(&bundle, &mut decoder, &mut cutter, |cutter, position, bytes| {
-                    register(&registry, &bundle, &mut prefix, cutter, position, bytes)
-                });
-                cutter.output.cancel.check()?;
-                if decoded.is_err() {
-                    // The reader must be able to go on, and the guess was wrong.
-                    bundle.payload.iter().for_each(drop);
-                }
-                cutter.end()?;
-                cutter.abandon();
-            }
+        let in_member = |error: Error| error.in_member(&bundle.member);
+        if bundle.window.is_some() {
+            let payload = bundle.payload.iter();
+            in_parts(&bundle, payload, &mut kept.streaming, &mut cutter).map_err(in_member)?;
+        } else if let Some(payload) = at_once(&bundle, &mut kept, &mut cutter).map_err(in_member)? {
+            // It is damaged. Why, the other decoder says.
+            in_parts(&bundle, std::iter::once((payload, ())), &mut kept.streaming, &mut cutter)
+                .map_err(in_member)?;
         }
     }
     cutter.finish()
 }
 
-fn decode(
+/// Decompresses a bundle in one go. Gives the payload back if that does not succeed.
+fn at_once(bundle: &Bundle, kept: &mut Kept, cutter: &mut Cutter<'_, '_>) -> Result<Option<Buffer>> {
+    let mut lap = cutter.output.stats.unbundle.lap();
+    let before = cutter.waited();
+    // Both fit, see `fits_whole`.
+    let mut payload = cutter.budget.buffer((bundle.range.end - bundle.range.start) as usize)?;
+    for (chunk, grant) in &bundle.payload {
+        payload.extend_from_slice(&chunk);
+        drop(grant);
+    }
+    let mut content = cutter.budget.buffer(bundle.header.uncompressed as usize)?;
+    lap.waited();
+    lap.less(cutter.waited() - before);
+    cutter.output.cancel.check()?;
+    let decoder = match &mut kept.whole {
+        Some(decoder) => decoder,
+        none => none.insert(WholeDecoder::new()?),
+    };
+    if !decoder.decode(&bundle.header, &payload, &mut content) {
+        return Ok(Some(payload));
+    }
+    if cutter.output.verify_bundles {
+        check_hash(bundle, &Md5::digest(&*content).into())?;
+    }
+    lap.worked(bundle.header.uncompressed);
+    let pieces = match &bundle.objects {
+        Objects::Planned(pieces) => pieces.clone(),
+        Objects::Spotted(registry) => {
+            match BundleHeader::parse(&content, Some(bundle.header.uncompressed)) {
+                Ok(HeaderParse::Complete(header)) => registry.register(Some(bundle.range.start), 0, &header),
+                // A wrong guess.
+                _ => Vec::new(),
+            }
+        }
+    };
+    cutter.whole(pieces, content)?;
+    Ok(None)
+}
+
+/// Decompresses a bundle whose content is too large for one buffer, and cuts it as it comes.
+fn in_parts<P: AsRef<[u8]>, G>(
     bundle: &Bundle,
+    payload: impl Iterator<Item = (P, G)>,
+    decoder: &mut Option<CcobDecoder>,
+    cutter: &mut Cutter<'_, '_>,
+) -> Result<()> {
+    match bundle.objects.clone() {
+        Objects::Planned(pieces) => {
+            cutter.expect(pieces);
+            decode(bundle, payload, decoder, cutter, |_, _, _| Ok(()))?;
+            cutter.end()
+        }
+        Objects::Spotted(registry) => {
+            cutter.expect([]);
+            let mut prefix = Some(Vec::new());
+            let decoded = decode(bundle, payload, decoder, cutter, |cutter, position, bytes| {
+                register(&registry, bundle, &mut prefix, cutter, position, bytes)
+            });
+            cutter.output.cancel.check()?;
+            if decoded.is_err() {
+                // The reader must be able to go on, and the guess was wrong.
+                bundle.payload.iter().for_each(drop);
+            }
+            cutter.end()?;
+            cutter.abandon();
+            Ok(())
+        }
+    }
+}
+
+fn decode<P: AsRef<[u8]>, G>(
+    bundle: &Bundle,
+    payload: impl Iterator<Item = (P, G)>,
     decoder: &mut Option<CcobDecoder>,
     cutter: &mut Cutter<'_, '_>,
     mut look: impl FnMut(&mut Cutter<'_, '_>, u64, &[u8]) -> Result<()>,
 ) -> Result<()> {
     let mut lap = cutter.output.stats.unbundle.lap();
+    let offset = bundle.range.start;
     // A decoder with a large window is not kept: the window is granted to one bundle only.
     let mut own = match decoder.take() {
         Some(mut known) => {
-            known.restart(bundle.header, bundle.offset)?;
+            known.restart(bundle.header, offset)?;
             known
         }
-        None => CcobDecoder::new(bundle.header, bundle.offset)?,
+        None => CcobDecoder::new(bundle.header, offset)?,
     };
     let mut md5 = cutter.output.verify_bundles.then(Md5::new);
     let mut position = 0;
-    for (chunk, grant) in &bundle.payload {
+    for (chunk, grant) in payload {
         lap.waited();
         cutter.output.cancel.check()?;
         let waited = cutter.waited();
         let before = position;
-        own.feed(&chunk, |bytes: &[u8]| {
+        own.feed(chunk.as_ref(), |bytes: &[u8]| {
             if let Some(md5) = &mut md5 {
                 md5.update(bytes);
             }
@@ -184,7 +276,7 @@ fn decode(
     if let Some(md5) = md5 {
         check_hash(bundle, &md5.finalize().into())?;
     }
-    if bundle.window.bytes() <= KEPT_WINDOW {
+    if bundle.window.as_ref().is_some_and(|window| window.bytes() <= KEPT_WINDOW) {
         *decoder = Some(own);
     }
     Ok(())
@@ -199,7 +291,7 @@ fn check_hash(bundle: &Bundle, md5: &[u8; 16]) -> Result<()> {
     }
     let message =
         format!("its content has the MD5 {:016x}..., its header says {expected:016x}...", found.unwrap_or(0));
-    Err(Fault::malformed("compressed offload bundle", bundle.offset, message).into())
+    Err(Fault::malformed("compressed offload bundle", bundle.range.start, message).into())
 }
 
 /// Tells the cutter what to cut as soon as the entry table has been decoded.
@@ -214,7 +306,7 @@ fn register(
     let Some(so_far) = prefix else { return Ok(()) };
     so_far.extend_from_slice(bytes);
     if let HeaderParse::Complete(header) = BundleHeader::parse(so_far, Some(bundle.header.uncompressed))? {
-        let pieces = registry.register(Some(bundle.offset), 0, &header);
+        let pieces = registry.register(Some(bundle.range.start), 0, &header);
         // An object whose first bytes are gone by already cannot be cut any more.
         cutter.expect_more(pieces.into_iter().filter(|piece| piece.range.start >= position));
         *prefix = None;

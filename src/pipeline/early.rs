@@ -1,48 +1,92 @@
-//! Frames that were made while the wheel was still arriving, kept in a file without a name until the archives are
-//! open. A frame leaves the file when it is taken, so that no byte is on the disk twice.
+//! Frames that were made before the plan was, kept in a file without a name until the archives are open. A frame leaves the file when it is taken, so that no byte is on the disk twice.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::{Mutex, PoisonError};
 
 use crossbeam_channel::Receiver;
 
-use super::budget::Grant;
-use super::item::Compressed;
-use super::sink::{read_at, write_at};
+use super::ahead::take_keys;
+use super::archive::Filed;
+use super::item::{Compressed, Frame};
+use super::sink::write_at;
 use super::spot::Key;
 use crate::error::{Error, Result};
 
-/// Bytes read at a time.
-const READ: u64 = 256 << 10;
+/// A kept frame.
+#[derive(Debug)]
+pub struct KeptFrame {
+    /// Its bytes of the file; nearly all frames are in one part.
+    parts: SmallParts,
+    crc32: u32,
+}
+
+#[derive(Debug)]
+enum SmallParts {
+    One([Range<u64>; 1]),
+    Many(Vec<Range<u64>>),
+}
+
+impl SmallParts {
+    fn push(&mut self, part: Range<u64>) {
+        match self {
+            Self::One([first]) => *self = Self::Many(vec![first.clone(), part]),
+            Self::Many(parts) => parts.push(part),
+        }
+    }
+}
+
+impl Deref for SmallParts {
+    type Target = [Range<u64>];
+
+    fn deref(&self) -> &[Range<u64>] {
+        match self {
+            Self::One(part) => part,
+            Self::Many(parts) => parts,
+        }
+    }
+}
 
 /// The kept frames.
 #[derive(Debug)]
 pub struct Early {
     file: File,
-    /// Where the parts of each frame stand. An empty frame has one empty part.
-    frames: Mutex<HashMap<Key, Vec<Range<u64>>>>,
+    frames: Mutex<HashMap<Key, KeptFrame>>,
 }
 
 impl Early {
     /// Keeps all `frames` in `file`; the cut of each is its index in `keys`, which is complete when they end.
     pub fn keep(file: File, frames: &Receiver<Compressed>, keys: &Mutex<Vec<Key>>) -> Result<Self> {
-        let mut kept: HashMap<usize, (Vec<Range<u64>>, bool)> = HashMap::new();
+        let mut kept: Vec<Option<KeptFrame>> = Vec::new();
+        // Large ones that have begun.
+        let mut open: HashMap<usize, crc32fast::Hasher> = HashMap::new();
         let mut end = 0;
-        for Compressed { cut, bytes, more, grant } in frames {
+        for Compressed { cut, frame } in frames {
+            // Nothing else comes from workers.
+            let Frame::Bytes { bytes, more, grant } = frame else { continue };
             write_at(&file, &bytes, end).map_err(|error| Error::io("keep a code object", None, error))?;
             let part = end..end + bytes.len() as u64;
             end = part.end;
-            let (parts, complete) = kept.entry(cut).or_default();
-            parts.push(part);
-            *complete = !more;
-            drop(grant);
+            let mut crc = open.remove(&cut).unwrap_or_default();
+            crc.update(&bytes);
+            drop((bytes, grant));
+            if kept.len() <= cut {
+                kept.resize_with(cut + 1, || None);
+            }
+            match &mut kept[cut] {
+                Some(frame) => frame.parts.push(part),
+                none => *none = Some(KeptFrame { parts: SmallParts::One([part]), crc32: 0 }),
+            }
+            if more {
+                open.insert(cut, crc);
+            } else if let Some(frame) = &mut kept[cut] {
+                frame.crc32 = crc.finalize();
+            }
         }
-        let keys = std::mem::take(&mut *keys.lock().unwrap_or_else(PoisonError::into_inner));
-        let complete = keys.into_iter().enumerate().filter_map(|(cut, key)| {
-            let (parts, complete) = kept.remove(&cut)?;
-            complete.then_some((key, parts))
+        let complete = take_keys(keys).into_iter().zip(kept).enumerate().filter_map(|(cut, (key, frame))| {
+            let frame = frame.filter(|_| !open.contains_key(&cut))?;
+            Some((key, frame))
         });
         Ok(Self { file, frames: Mutex::new(complete.collect()) })
     }
@@ -52,34 +96,22 @@ impl Early {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner).contains_key(key)
     }
 
-    /// Hands the frame to `sink` in parts, `true` with all but the last, and forgets it. `acquire` grants the memory
-    /// for each part.
-    pub fn take(
-        &self,
-        key: &Key,
-        acquire: impl Fn(usize) -> Result<Grant>,
-        mut sink: impl FnMut(Vec<u8>, bool, Grant) -> Result<()>,
-    ) -> Result<()> {
-        let parts = self.frames.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-        let parts = parts.ok_or_else(super::cancel::stopped)?;
-        let mut left: u64 = parts.iter().map(|part| part.end - part.start).sum();
-        if left == 0 {
-            return sink(Vec::new(), false, acquire(0)?);
+    /// Takes the frame out of the list. It stays in the file until it is [freed](Self::free).
+    pub fn take(&self, key: &Key) -> Result<KeptFrame> {
+        let frame = self.frames.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        frame.ok_or_else(super::cancel::stopped)
+    }
+
+    /// The frame as it lies in the file.
+    pub fn filed<'a>(&'a self, frame: &'a KeptFrame) -> Filed<'a> {
+        Filed { file: &self.file, parts: &frame.parts, crc32: frame.crc32 }
+    }
+
+    /// Gives the disk blocks of a frame back.
+    pub fn free(&self, frame: &KeptFrame) {
+        for part in &*frame.parts {
+            free(&self.file, part);
         }
-        for part in parts {
-            let mut at = part.start;
-            while at < part.end {
-                let length = (part.end - at).min(READ);
-                let grant = acquire(length as usize)?;
-                let mut bytes = vec![0; length as usize];
-                read_at(&self.file, &mut bytes, at).map_err(|error| Error::io("read back", None, error))?;
-                at += length;
-                left -= length;
-                sink(bytes, left > 0, grant)?;
-            }
-            free(&self.file, &part);
-        }
-        Ok(())
     }
 }
 

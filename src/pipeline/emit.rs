@@ -9,7 +9,9 @@ use crossbeam_channel::Receiver;
 use sha2::{Digest, Sha256};
 
 use super::archive::KpackWriter;
-use super::item::{Compressed, Cut, HostStep};
+use super::cancel::stopped;
+use super::early::Early;
+use super::item::{Compressed, Cut, Frame, HostStep};
 use super::sink::Sink;
 use super::stats::Stage;
 use crate::error::Result;
@@ -126,26 +128,41 @@ pub fn host(
 pub fn archives(
     frames: &Receiver<Compressed>,
     cuts: &[Cut],
+    early: Option<&Early>,
     writers: &mut [KpackWriter],
     stage: &Stage,
 ) -> Result<()> {
     // Parts of one frame come in order, but other frames' parts come between.
-    let mut waiting: BTreeMap<usize, Vec<Compressed>> = BTreeMap::new();
+    let mut waiting: BTreeMap<usize, Vec<Frame>> = BTreeMap::new();
     let mut next = 0;
     let mut lap = stage.lap();
-    for frame in frames {
+    for Compressed { cut, frame } in frames {
         lap.waited();
         stage.queued(waiting.len() + 1);
-        waiting.entry(frame.cut).or_default().push(frame);
+        waiting.entry(cut).or_default().push(frame);
         while let Some(parts) = waiting.remove(&next) {
+            let (archives, size) = (&cuts[next].archives, cuts[next].size());
             let mut ended = false;
-            for Compressed { cut, bytes, more, grant } in parts {
-                for &archive in &cuts[cut].archives {
-                    writers[archive].write(cut, cuts[cut].size(), &bytes, more)?;
+            for frame in parts {
+                match frame {
+                    Frame::Bytes { bytes, more, grant } => {
+                        for &archive in archives {
+                            writers[archive].write(next, size, &bytes, more)?;
+                        }
+                        lap.worked(bytes.len() as u64);
+                        drop((bytes, grant));
+                        ended = !more;
+                    }
+                    Frame::Kept(frame) => {
+                        let early = early.ok_or_else(stopped)?;
+                        for &archive in archives {
+                            writers[archive].copy(next, size, &early.filed(&frame))?;
+                        }
+                        early.free(&frame);
+                        lap.worked(size);
+                        ended = true;
+                    }
                 }
-                lap.worked(bytes.len() as u64);
-                drop((bytes, grant));
-                ended = !more;
             }
             if !ended {
                 break;
@@ -153,5 +170,5 @@ pub fn archives(
             next += 1;
         }
     }
-    if next == cuts.len() && waiting.is_empty() { Ok(()) } else { Err(super::cancel::stopped()) }
+    if next == cuts.len() && waiting.is_empty() { Ok(()) } else { Err(stopped()) }
 }

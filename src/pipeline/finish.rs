@@ -158,7 +158,7 @@ impl Finisher<'_> {
         for (index, archive) in self.plan.archives.archives.iter().enumerate() {
             for &(cut, source) in &archive.fills {
                 let (target, source) = pair(writers, index, source).ok_or_else(super::cancel::stopped)?;
-                filled.insert((index, cut), target.copy_frame(cut, source)?);
+                filled.insert((index, cut), target.fill(cut, source)?);
             }
         }
         Ok(filled)

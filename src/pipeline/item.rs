@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::budget::{Buffer, Grant};
+use super::budget::{Grant, Slice};
+use super::early::KeptFrame;
 use crate::fatbin::ccob::CcobHeader;
 
 /// Index of an archive in [`Archives::archives`](super::plan::archives::Archives::archives).
@@ -63,7 +64,7 @@ pub struct Unbundled {
     /// Which one.
     pub cut: CutIndex,
     /// Its bytes.
-    pub bytes: Buffer,
+    pub bytes: Slice,
 }
 
 /// A code object, or a part of a large one, as it will stand in an archive.
@@ -71,12 +72,24 @@ pub struct Unbundled {
 pub struct Compressed {
     /// Which one.
     pub cut: CutIndex,
-    /// The bytes of the frame.
-    pub bytes: Vec<u8>,
-    /// Whether more parts of the same frame follow.
-    pub more: bool,
-    /// For `bytes`.
-    pub grant: Grant,
+    /// The bytes.
+    pub frame: Frame,
+}
+
+/// Where the bytes of a frame are.
+#[derive(Debug)]
+pub enum Frame {
+    /// Here.
+    Bytes {
+        /// They.
+        bytes: Vec<u8>,
+        /// Whether more parts of the same frame follow.
+        more: bool,
+        /// For `bytes`.
+        grant: Grant,
+    },
+    /// All of them were kept while the wheel was read for the first time.
+    Kept(KeptFrame),
 }
 
 /// A block of a rewritten member, and what a deflate of it needs to know.

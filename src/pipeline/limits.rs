@@ -1,5 +1,6 @@
 //! How much memory each part of the second pass may use, from one number.
 
+use super::budget::size_class;
 use super::unbundle::SMALL;
 use crate::options::SplitOptions;
 
@@ -11,7 +12,7 @@ const PER_WORKER: u64 = 10 * MIB;
 /// Decoders beyond this many would wait for the one reader.
 const MAX_DECODERS: usize = 8;
 /// What a producer of code objects must have: one is filled while another is compressed.
-const TWO_OBJECTS: u64 = 2 * SMALL;
+const TWO_OBJECTS: u64 = 2 * size_class(SMALL as usize) as u64;
 
 /// Which kinds of bundles a wheel has; memory that one kind does not need goes to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +21,10 @@ pub enum Kinds {
     Plain,
     /// Only compressed bundles.
     Compressed,
-    /// Both, or it is not known yet.
+    /// Both.
     Both,
+    /// It is not known yet: the first pass, which makes no host blocks.
+    Unknown,
 }
 
 /// Bytes in flight, and threads.
@@ -55,6 +58,11 @@ impl Limits {
         Self::new(options.jobs, memory, kinds)
     }
 
+    /// How many members may be cut at the same time in the first pass.
+    pub fn anticipators(&self) -> usize {
+        (self.objects / TWO_OBJECTS as usize).clamp(1, self.workers)
+    }
+
     /// Divides `memory` bytes. Where they do not suffice there are fewer workers than `jobs`, and at the very least
     /// one, with room for two objects of each kind.
     pub fn new(jobs: usize, memory: u64, kinds: Kinds) -> Self {
@@ -63,7 +71,9 @@ impl Limits {
             Kinds::Plain => (78, 0),
             Kinds::Compressed => (0, 70),
             Kinds::Both => (35, 35),
+            Kinds::Unknown => (41, 46),
         };
+        let (blocks, payloads, windows) = if kinds == Kinds::Unknown { (0, 5, 8) } else { (11, 7, 12) };
         let least =
             TWO_OBJECTS * (u64::from(objects > 0) + u64::from(decoded > 0)) * 100 / (objects + decoded);
         let affordable = memory.saturating_sub(BASE + least) / PER_WORKER;
@@ -77,10 +87,10 @@ impl Limits {
             workers,
             decoders,
             objects: share(objects).max(bytes(TWO_OBJECTS)),
-            blocks: share(11),
-            payloads: share(7),
+            blocks: share(blocks),
+            payloads: share(payloads),
             decoded: (share(decoded) / decoders).max(bytes(TWO_OBJECTS)),
-            windows: share(12),
+            windows: share(windows),
         }
     }
 }
@@ -91,7 +101,7 @@ mod tests {
 
     #[test]
     fn budgets_hold_two_objects_and_stay_within_the_limit() {
-        for kinds in [Kinds::Plain, Kinds::Compressed, Kinds::Both] {
+        for kinds in [Kinds::Plain, Kinds::Compressed, Kinds::Both, Kinds::Unknown] {
             for jobs in [1, 2, 3, 8, 64, 256] {
                 for memory in [0, 64 * MIB, 128 * MIB, 160 * MIB, Limits::default_memory(jobs), 1 << 40] {
                     let limits = Limits::new(jobs, memory, kinds);

@@ -18,6 +18,7 @@
 //! on the number of threads.
 
 pub mod account;
+pub mod ahead;
 pub mod archive;
 pub mod budget;
 pub mod cancel;
@@ -34,6 +35,7 @@ pub mod meter;
 pub mod plan;
 pub mod receive;
 pub mod rewrite;
+pub mod scan;
 pub mod sink;
 pub mod spot;
 pub mod stats;
@@ -107,7 +109,7 @@ pub fn split(options: &SplitOptions) -> Result<SplitReport> {
 fn run(context: &Context<'_>, warnings: &mut Vec<String>) -> Result<SplitReport> {
     let Context { options, cancel, stats } = *context;
     let output_directory = OutputDirectory::new(&options.output_dir);
-    let (input, Received { members, early }) = open(context, &output_directory)?;
+    let (input, received) = open(context, &output_directory)?;
     let mut identified = identify::identify(&input, options.input_name.as_deref())?;
     warnings.append(&mut identified.warnings);
     let settings = plan::settings::Settings::of(options, &identified.identity.name)?;
@@ -115,12 +117,13 @@ fn run(context: &Context<'_>, warnings: &mut Vec<String>) -> Result<SplitReport>
     protect_input(&input, &options.output_dir.join(&host_name), options)?;
     let total: u64 = input.members().iter().map(|member| member.size).sum();
     let meter = Meter::new(2 * total, options.progress.clone());
-    let mut classified = classify::classify(context, &input, &identified, members, &meter, warnings)?;
+    output_directory.make()?;
+    let (mut classified, early) =
+        classify::classify(context, &settings, &input, &identified, received, &meter, warnings)?;
     let mut lap = stats.plan.lap();
     let plan =
         plan::plan(context, &settings, &input, &identified, &mut classified, early.is_some(), warnings)?;
     lap.worked(0);
-    output_directory.make()?;
     let streamed = stream::stream(context, &input, &plan, &host_name, early.as_ref(), &meter)?;
     let mut lap = stats.finish.lap();
     let finisher =

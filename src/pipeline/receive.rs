@@ -7,22 +7,16 @@
 //! bytes. Whatever does not count is made again, from the spooled file, as for any other input.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
-use crossbeam_channel::unbounded;
 use sha2::{Digest, Sha256};
 
 use super::Context;
-use super::budget::Budget;
-use super::cancel::{Cancel, cause};
-use super::classify::{Classified, FirstPass, Kind, Members};
-use super::decode::{Decoders, Objects};
+use super::ahead::{Anticipating, Anticipators};
+use super::cancel::Cancel;
+use super::classify::{Classified, FirstPass, Kind, Members, look_into};
 use super::early::Early;
-use super::limits::{Kinds, Limits};
-use super::meter::Meter;
-use super::spot::{Key, Registry, Spotted, Spotter};
-use super::unbundle::{Cutter, join};
-use super::workers::Workers;
+use super::scan::{Scan, Scanned};
+use super::unbundle::join;
 use crate::error::{Error, Result};
 use crate::fault::Fault;
 use crate::io::member::CHUNK;
@@ -51,29 +45,15 @@ pub fn receive(context: &Context<'_>) -> Result<(Input, Received)> {
     let Context { options, cancel, .. } = *context;
     let spool = Spool::new(&options.spool, &options.output_dir)?;
     let frames_file = scratch(&options.output_dir)?;
-    let keys = Arc::new(Mutex::new(Vec::new()));
-    let limits = Limits::of(options, Kinds::Both);
     let received = std::thread::scope(|scope| {
         let filler = scope.spawn(|| cancel.watch(spool.fill(std::io::stdin().lock(), || arrived(cancel))));
-        let (to_keep, frames) = unbounded();
-        // No host block is made here.
-        let (no_steps, _) = unbounded();
-        let Workers { output, decoders, threads } =
-            Workers::start(scope, context, &limits, to_keep, &no_steps);
-        let known = &keys;
-        let keeper = scope.spawn(move || cancel.watch(Early::keep(frames_file, &frames, known)));
-        let cutter = Cutter::new(scope, output, Budget::new(limits.objects, Arc::clone(cancel)));
-        let arriving = Arriving { context, spool: &spool, decoders, cutter, keys: Arc::clone(&keys) };
+        let (anticipating, anticipators) = Anticipating::start(scope, context, frames_file);
+        let arriving = Arriving { context, spool: &spool, anticipators: &anticipators };
         let members = arriving.run();
-        let mut errors: Vec<Error> = join(filler).err().into_iter().collect();
-        errors.extend(threads.join());
-        let early = join(keeper).map_err(|error| errors.push(error)).ok();
-        match cause(errors) {
-            Some(error) => Err(error),
-            // An error in a member is not reported here: the first pass proper meets it again, and knows the whole
-            // wheel.
-            None => Ok(Received { members: members.unwrap_or_default(), early }),
-        }
+        let filled = join(filler).err();
+        let early = anticipating.finish(anticipators, filled)?;
+        // An error in a member is not reported here: the first pass proper meets it again, and knows the whole wheel.
+        Ok::<_, Error>(Received { members: members.unwrap_or_default(), early: Some(early) })
     })?;
     cancel.check()?;
     let input = Input::of_map(Path::new("-"), map(&spool)?)?;
@@ -109,62 +89,44 @@ fn map(spool: &Spool) -> Result<Map> {
 struct Arriving<'a, 'scope, 'env> {
     context: &'a Context<'a>,
     spool: &'a Spool,
-    decoders: Decoders,
-    cutter: Cutter<'scope, 'env>,
-    keys: Arc<Mutex<Vec<Key>>>,
+    anticipators: &'a Anticipators<'scope, 'env>,
 }
 
 impl Arriving<'_, '_, '_> {
-    fn run(mut self) -> Result<Members> {
+    fn run(self) -> Result<Members> {
         let mut members = Members::new();
         let mut bytes = Available { spool: self.spool, map: map(self.spool)?, complete: false };
         let mut offset = 0;
         loop {
             let entry = match arrival(&bytes.map, offset)? {
                 Arrival::Member(entry) => entry,
-                Arrival::End => break,
-                Arrival::Incomplete if bytes.complete => break,
+                Arrival::End => return Ok(members),
+                Arrival::Incomplete if bytes.complete => return Ok(members),
                 Arrival::Incomplete => {
                     bytes.more(self.context)?;
                     continue;
                 }
             };
             offset = entry.data.end;
-            let (sha256, prefix, checkpoints) = self.member(&entry, &mut bytes)?;
-            self.cutter.end()?;
-            self.cutter.abandon();
-            self.decoders.abandon();
+            let (sha256, scanned, checkpoints) = self.member(&entry, &mut bytes)?;
             let batch = Input::of_entries(Path::new("-"), map(self.spool)?, vec![entry.clone()]);
-            let meter = Meter::new(0, None);
             let kind = match batch.members().first().filter(|member| member.is_file()) {
-                Some(member) => {
-                    let interval = FirstPass::interval(member.size);
-                    let pass =
-                        FirstPass { context: self.context, input: &batch, member, interval, meter: &meter };
-                    pass.look_into(&prefix, checkpoints)?
-                }
+                Some(member) => look_into(&batch, member, &scanned, checkpoints)?,
                 None => Kind::Plain,
             };
             members.insert(entry.header_offset, (entry, Classified { sha256, kind, warning: None }));
         }
-        self.cutter.finish()?;
-        Ok(members)
     }
 
-    /// Reads a member that may still be arriving. Its SHA-256, its first bytes, and checkpoints.
-    fn member(
-        &mut self,
-        entry: &Entry,
-        bytes: &mut Available<'_>,
-    ) -> Result<([u8; 32], Vec<u8>, Checkpoints)> {
+    /// Reads a member that may still be arriving. Its SHA-256, what was found in it, and checkpoints.
+    fn member(&self, entry: &Entry, bytes: &mut Available<'_>) -> Result<([u8; 32], Scanned, Checkpoints)> {
         let mut lap = self.context.stats.classify.lap();
-        let mut pass = Pass {
-            crc: crc32fast::Hasher::new(),
-            sha256: Sha256::new(),
-            prefix: Vec::new(),
-            position: 0,
-            spotter: Spotter::new(entry.size),
-            registry: Arc::new(Registry::new(entry.header_offset, Arc::clone(&self.keys))),
+        let anticipators = Some(self.anticipators);
+        let mut scan = Scan::new(self.context, &entry.name, entry.size, entry.header_offset, anticipators);
+        let mut sha256 = Sha256::new();
+        let mut look = |scan: &mut Scan<'_, '_, '_>, chunk: &[u8]| {
+            sha256.update(chunk);
+            scan.feed(chunk)
         };
         let mut checkpoints = Checkpoints::every(FirstPass::interval(entry.size));
         let mut inflater = Inflater::new()
@@ -187,16 +149,16 @@ impl Arriving<'_, '_, '_> {
             match entry.method {
                 Method::Stored => {
                     input = &input[..input.len().min(CHUNK)];
-                    self.chunk(entry, &mut pass, input)?;
+                    look(&mut scan, input)?;
                     read = input.len();
                 }
                 Method::Deflated => loop {
                     // Not all that is there at once: what was read is given back now and then.
                     let step = inflater
                         .step(&input[read..], &mut buffer)
-                        .map_err(|message| Fault::unreadable("deflate stream", pass.position, message))?;
+                        .map_err(|message| Fault::unreadable("deflate stream", scan.position(), message))?;
                     read += step.consumed;
-                    self.chunk(entry, &mut pass, &buffer[..step.produced])?;
+                    look(&mut scan, &buffer[..step.produced])?;
                     ended = step.ended;
                     let pending = step.produced == buffer.len();
                     if ended || step.produced == 0 || !pending && read as u64 >= MAP {
@@ -205,7 +167,7 @@ impl Arriving<'_, '_, '_> {
                     let compressed = (at - entry.data.start) + read as u64;
                     checkpoints.offer(
                         usize::try_from(compressed).unwrap_or(usize::MAX),
-                        pass.position,
+                        scan.position(),
                         &inflater,
                     )?;
                 },
@@ -217,56 +179,14 @@ impl Arriving<'_, '_, '_> {
                 released = at;
             }
         }
-        if pass.position != entry.size || at != entry.data.end || pass.crc.finalize() != entry.crc32 {
+        let whole = scan.position() == entry.size && at == entry.data.end;
+        let scanned = scan.finish()?;
+        if !whole || scanned.crc32 != entry.crc32 {
             // The first pass proper says what is wrong.
             return Err(super::cancel::stopped());
         }
-        Ok((pass.sha256.finalize().into(), pass.prefix, checkpoints))
+        Ok((sha256.finalize().into(), scanned, checkpoints))
     }
-
-    fn chunk(&mut self, entry: &Entry, pass: &mut Pass, chunk: &[u8]) -> Result<()> {
-        self.context.cancel.check()?;
-        let missing = 8usize.saturating_sub(pass.prefix.len()).min(chunk.len());
-        pass.prefix.extend_from_slice(&chunk[..missing]);
-        pass.crc.update(chunk);
-        pass.sha256.update(chunk);
-        let position = pass.position;
-        pass.position += chunk.len() as u64;
-        if !crate::elf::is_elf(&pass.prefix) && !crate::pe::is_pe(&pass.prefix) {
-            return Ok(());
-        }
-        self.decoders.feed(position, chunk)?;
-        let mut spotted = Vec::new();
-        pass.spotter.feed(position, chunk, |bundle| spotted.push(bundle));
-        for bundle in spotted {
-            match bundle {
-                Spotted::Plain { offset, header } => {
-                    let pieces = pass.registry.register(None, offset, &header);
-                    self.cutter.expect_more(pieces.into_iter().filter(|piece| piece.range.start >= position));
-                }
-                Spotted::Compressed { header, payload, window } => {
-                    if payload.start < position {
-                        continue;
-                    }
-                    let objects = Objects::Spotted(Arc::clone(&pass.registry));
-                    self.decoders.start(&entry.name, header, payload, window, objects)?;
-                    self.decoders.feed(position, chunk)?;
-                }
-            }
-        }
-        self.cutter.feed(position, chunk)
-    }
-}
-
-/// State of one member.
-struct Pass {
-    crc: crc32fast::Hasher,
-    sha256: Sha256,
-    prefix: Vec<u8>,
-    /// Uncompressed bytes so far.
-    position: u64,
-    spotter: Spotter,
-    registry: Arc<Registry>,
 }
 
 /// The part of the wheel that has arrived.

@@ -13,7 +13,7 @@ use super::cancel::{Cancel, hung_up};
 use super::compress::Job;
 use super::decode::{Decoders, Objects};
 use super::early::Early;
-use super::item::{Compressed, Cut, Extent, HostStep, Rewritten};
+use super::item::{Compressed, Cut, Extent, Frame, HostStep, Rewritten};
 use super::meter::Meter;
 use super::spot::Key;
 use super::stats::Stats;
@@ -41,7 +41,7 @@ pub struct FatStream<'plan> {
     pub verify: Vec<Range<u64>>,
     /// Re-parses the captured output.
     pub check: Check<'plan>,
-    /// If all of its code objects were compressed while the wheel arrived: where they are kept, and the checkpoints
+    /// If all of its code objects were compressed in the first pass: where they are kept, and the checkpoints
     /// for reading what is left.
     pub early: Option<(&'plan Early, u64, &'plan Checkpoints)>,
 }
@@ -183,14 +183,8 @@ impl Rewriter<'_, '_> {
         self.progress(usize::try_from(member.size).unwrap_or(usize::MAX))?;
         for (cut, payload) in super::item::cuts_of(fat.extents) {
             let key = Key { member: key, payload, range: self.cuts[cut].range.clone() };
-            let budget = Arc::clone(&self.cutter.budget);
-            early.take(
-                &key,
-                |length| budget.acquire(length),
-                |bytes, more, grant| {
-                    self.cutter.output.frames.send(Compressed { cut, bytes, more, grant }).map_err(hung_up)
-                },
-            )?;
+            let compressed = Compressed { cut, frame: Frame::Kept(early.take(&key)?) };
+            self.cutter.output.frames.send(compressed).map_err(hung_up)?;
         }
         checked(fat, &mut capture)
     }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +13,10 @@ use crate::zip::{Attributes, Layout, Method, Sizes};
 
 /// Bytes copied at a time from one file to another.
 const COPY: usize = 1 << 20;
+/// Writes of fewer bytes are collected.
+const BUFFERED: usize = 32 << 10;
+/// So many bytes are written at once.
+const FLUSHED: usize = 128 << 10;
 
 /// A region of a file that an archive is written into: the file, and where the region starts.
 #[derive(Clone, Debug)]
@@ -32,6 +37,43 @@ impl Region {
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
         read_at(&self.file, bytes, self.start + offset).map_err(|error| Error::io("read back", None, error))
     }
+
+    /// Copies the bytes `range` of `from` to `offset` from the region's start.
+    pub fn copy_from(&self, from: &File, range: &Range<u64>, offset: u64) -> Result<()> {
+        let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let copied = copy_range(from, range.start, &self.file, self.start + offset, length) as u64;
+        in_pieces(range.start + copied..range.end, |piece, buffer| {
+            read_at(from, buffer, piece).map_err(|error| Error::io("read back", None, error))?;
+            self.write_at(buffer, offset + (piece - range.start))?;
+            Ok(true)
+        })?;
+        Ok(())
+    }
+
+    /// Whether the bytes from `offset` on are those of `range` in `other`.
+    pub fn equals(&self, offset: u64, other: &File, range: &Range<u64>) -> Result<bool> {
+        let mut own = Vec::new();
+        in_pieces(range.clone(), |piece, buffer| {
+            own.resize(buffer.len(), 0);
+            read_at(other, buffer, piece).map_err(|error| Error::io("read back", None, error))?;
+            self.read_at(&mut own, offset + (piece - range.start))?;
+            Ok(own == buffer)
+        })
+    }
+}
+
+/// Goes through `range` in pieces that fit a buffer, while `step` says so. Whether it came to the end.
+fn in_pieces(range: Range<u64>, mut step: impl FnMut(u64, &mut [u8]) -> Result<bool>) -> Result<bool> {
+    let mut buffer = vec![0; COPY.min(usize::try_from(range.end - range.start).unwrap_or(COPY))];
+    let mut at = range.start;
+    while at < range.end {
+        let take = usize::try_from(range.end - at).unwrap_or(COPY).min(COPY);
+        if !step(at, &mut buffer[..take])? {
+            return Ok(false);
+        }
+        at += take as u64;
+    }
+    Ok(true)
 }
 
 /// One wheel that is being written.
@@ -51,6 +93,8 @@ pub struct ArchiveSink {
     layout: Layout,
     /// Where the next byte of the open member goes.
     at: u64,
+    /// The bytes in front of it that are still to be written: headers and small members, one call each otherwise.
+    buffered: Vec<u8>,
 }
 
 /// State of a directory.
@@ -68,7 +112,7 @@ impl Sink {
         let file = pending.open_file().map(File::try_clone).transpose();
         let file = file.map_err(|error| Error::io("open", pending.path(), error))?;
         let file = Arc::new(file.ok_or_else(|| Error::usage("an output without a file"))?);
-        Ok(Sink::Archive(ArchiveSink { pending, file, layout: Layout::new(), at: 0 }))
+        Ok(Sink::Archive(ArchiveSink { pending, file, layout: Layout::new(), at: 0, buffered: Vec::new() }))
     }
 
     /// A directory that will be `directory/name`.
@@ -92,9 +136,13 @@ impl Sink {
                 let header = sink.layout.known(&member.name, entry.method, &member.attributes, sizes);
                 sink.write(&header)?;
                 let start = entry.data.start;
-                let copied = input
-                    .map()
-                    .map_or(0, |map| copy_range(map.file(), start, &sink.file, sink.at, bytes.len()));
+                let copied = match input.map() {
+                    Some(map) if bytes.len() >= BUFFERED => {
+                        sink.flush()?;
+                        copy_range(map.file(), start, &sink.file, sink.at, bytes.len())
+                    }
+                    _ => 0,
+                };
                 sink.at += copied as u64;
                 // Whatever the system did not copy by itself.
                 for piece in bytes[copied..].chunks(COPY) {
@@ -175,7 +223,10 @@ impl Sink {
     pub fn begin_in_place(&mut self, name: &str, attributes: &Attributes, at_most: u64) -> Result<Region> {
         self.begin(name, attributes, Method::Stored, at_most)?;
         match self {
-            Sink::Archive(sink) => Ok(Region { file: Arc::clone(&sink.file), start: sink.at }),
+            Sink::Archive(sink) => {
+                sink.flush()?;
+                Ok(Region { file: Arc::clone(&sink.file), start: sink.at })
+            }
             Sink::Tree(sink) => {
                 let file = sink.open.as_ref().map(|(file, _)| file.try_clone()).transpose();
                 let file = file.map_err(|error| Error::io("open", sink.root.clone(), error))?;
@@ -189,14 +240,11 @@ impl Sink {
 
     /// Copies `length` bytes of `region` into the open stored member.
     pub fn write_region(&mut self, region: &Region, length: u64) -> Result<()> {
-        let mut buffer = vec![0; COPY.min(usize::try_from(length).unwrap_or(COPY))];
-        let mut done = 0;
-        while done < length {
-            let take = usize::try_from(length - done).unwrap_or(COPY).min(COPY);
-            region.read_at(&mut buffer[..take], done)?;
-            self.write(&buffer[..take], &buffer[..take])?;
-            done += take as u64;
-        }
+        in_pieces(0..length, |at, buffer| {
+            region.read_at(buffer, at)?;
+            self.write(buffer, buffer)?;
+            Ok(true)
+        })?;
         Ok(())
     }
 
@@ -206,6 +254,7 @@ impl Sink {
             Sink::Archive(mut sink) => {
                 let end = std::mem::take(&mut sink.layout).finish();
                 sink.write(&end)?;
+                sink.flush()?;
                 let failed = |error| Error::io("write", sink.pending.path(), error);
                 // A frame that was taken back may have reached further than the archive's end.
                 sink.file.set_len(sink.at).map_err(failed)?;
@@ -225,10 +274,31 @@ impl Sink {
 
 impl ArchiveSink {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        write_at(&self.file, bytes, self.at)
-            .map_err(|error| Error::io("write", self.pending.path(), error))?;
         self.at += bytes.len() as u64;
+        if bytes.len() >= BUFFERED {
+            self.flush_before(bytes.len() as u64)?;
+            return self.write_at(bytes, self.at - bytes.len() as u64);
+        }
+        self.buffered.extend_from_slice(bytes);
+        if self.buffered.len() >= FLUSHED { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes what is buffered.
+    fn flush(&mut self) -> Result<()> {
+        self.flush_before(0)
+    }
+
+    /// The same, when `at` is `ahead` of its end already.
+    fn flush_before(&mut self, ahead: u64) -> Result<()> {
+        if !self.buffered.is_empty() {
+            self.write_at(&self.buffered, self.at - ahead - self.buffered.len() as u64)?;
+            self.buffered.clear();
+        }
         Ok(())
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        write_at(&self.file, bytes, offset).map_err(|error| Error::io("write", self.pending.path(), error))
     }
 
     fn end(&mut self, sizes: Sizes) -> Result<()> {
@@ -239,8 +309,19 @@ impl ArchiveSink {
                 io::Error::other("a member outgrew the room of its header"),
             )
         })?;
-        write_at(&self.file, &patch.bytes, patch.offset)
-            .map_err(|error| Error::io("write", self.pending.path(), error))?;
+        let start = self.at - self.buffered.len() as u64;
+        let place = patch.offset.checked_sub(start).and_then(|from| {
+            let from = usize::try_from(from).ok()?;
+            self.buffered.get_mut(from..from.checked_add(patch.bytes.len())?)
+        });
+        match place {
+            Some(place) => place.copy_from_slice(&patch.bytes),
+            None => {
+                // Some of it may be written already.
+                self.flush()?;
+                self.write_at(&patch.bytes, patch.offset)?;
+            }
+        }
         // A member that was written in place did not move this.
         self.at = self.layout.offset();
         Ok(())

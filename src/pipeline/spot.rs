@@ -1,4 +1,4 @@
-//! Finds offload bundles in a member that is still arriving, when its section headers are not there yet.
+//! Finds offload bundles in a member that is being read for the first time, when its section headers are not there yet.
 //!
 //! A guess, made by structure: bundles stand at multiples of 4096 in practice. Nothing depends on it being right: what
 //! is cut out is kept under the exact bytes that it was cut from, and used only if the plan asks for just those.
@@ -10,22 +10,30 @@ use super::unbundle::Piece;
 use crate::fatbin::HeaderParse;
 use crate::fatbin::bundle::{self, BundleHeader};
 use crate::fatbin::ccob::{self, CcobHeader};
+use crate::io::Input;
 
 /// Where bundles stand.
 const ALIGN: u64 = 4096;
 /// No real entry table is longer, in bytes.
 const MAX_HEADER: usize = 64 << 10;
 
-/// What a code object is known by: its member (offset of the local header), the compressed bundle that it is in
+/// What a code object is known by: its member, the compressed bundle that it is in
 /// (offset of the payload in the member), and its bytes there, or in the member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The member.
+    /// The member: the offset of its local header, or in an unpacked wheel its index.
     pub member: u64,
     /// The compressed bundle.
     pub payload: Option<u64>,
     /// The bytes.
     pub range: Range<u64>,
+}
+
+impl Key {
+    /// What stands for a member in keys.
+    pub fn member(input: &Input, index: usize) -> u64 {
+        input.members()[index].entry().map_or(index as u64, |entry| entry.header_offset)
+    }
 }
 
 /// Numbers the objects that are found in one member.
@@ -37,7 +45,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// For the member whose local header stands at `member`.
+    /// For the member that is known as `member`, see [`Key::member`].
     pub fn new(member: u64, keys: Arc<Mutex<Vec<Key>>>) -> Self {
         Self { member, keys }
     }

@@ -120,7 +120,7 @@ struct SecondPass<'a> {
 
 impl SecondPass<'_> {
     fn run(&self, hosts: &mut [Sink], writers: &mut [KpackWriter]) -> Result<Vec<Hashed>> {
-        let Self { input, plan, meter, .. } = *self;
+        let Self { input, plan, early, meter, .. } = *self;
         let Context { options, cancel, stats } = *self.context;
         let limits = Limits::of(options, kinds(plan));
         let budget = |capacity| Budget::new(capacity, Arc::clone(cancel));
@@ -130,7 +130,13 @@ impl SecondPass<'_> {
             let Workers { output, decoders, threads } =
                 Workers::start(scope, self.context, &limits, to_archives, &to_host);
             let archives = scope.spawn(move || {
-                cancel.watch(emit::archives(&frames, &plan.archives.cuts, writers, &stats.emit_archives))
+                cancel.watch(emit::archives(
+                    &frames,
+                    &plan.archives.cuts,
+                    early,
+                    writers,
+                    &stats.emit_archives,
+                ))
             });
             let host = scope.spawn(move || {
                 cancel.watch(emit::host(&steps, input, hosts, |bytes| meter.add(bytes), &stats.emit_host))
@@ -185,7 +191,7 @@ fn host_members<'plan>(
                 let extents = &plan.archives.extents[index];
                 let mut fat = fat_stream(&plan.binaries[index], extents);
                 fat.early = early.and_then(|early| {
-                    let member = input.members()[member].entry()?.header_offset;
+                    let member = Key::member(input, member);
                     let complete = cuts_of(extents).all(|(cut, payload)| {
                         early.has(&Key { member, payload, range: plan.archives.cuts[cut].range.clone() })
                     });

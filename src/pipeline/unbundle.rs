@@ -11,7 +11,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 
 use crossbeam_channel::{Sender, bounded};
 
-use super::budget::{Budget, Buffer};
+use super::budget::{Budget, Buffer, Slice};
 use super::cancel::{Cancel, hung_up, stopped};
 use super::compress::{self, Job};
 use super::item::{Compressed, CutIndex, Unbundled};
@@ -164,7 +164,11 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
         if complete && matches!(self.open[index].1, Open::Small(_)) {
             let (Piece { cut, .. }, Open::Small(mut bytes)) = self.open.remove(index) else { return Ok(()) };
             bytes.extend_from_slice(piece);
-            return self.output.jobs.send(Job::Compress(Unbundled { cut, bytes })).map_err(hung_up);
+            return self
+                .output
+                .jobs
+                .send(Job::Compress(Unbundled { cut, bytes: bytes.into() }))
+                .map_err(hung_up);
         }
         match &mut self.open[index].1 {
             Open::Small(bytes) => bytes.extend_from_slice(piece),
@@ -183,6 +187,25 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
                 let next = self.budget.buffer(CHUNK)?;
                 encoder.send(std::mem::replace(chunk, next)).map_err(hung_up)?;
             },
+        }
+        Ok(())
+    }
+
+    /// Cuts `pieces` out of a stream that is there as a whole. No other may be open.
+    pub fn whole(&mut self, pieces: impl IntoIterator<Item = Piece>, content: Buffer) -> Result<()> {
+        let content = Arc::new(content);
+        for piece in pieces {
+            let place = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+            let bytes = Slice::of(&content, place(piece.range.start)..place(piece.range.end));
+            if piece.range.end - piece.range.start <= SMALL {
+                let job = Job::Compress(Unbundled { cut: piece.cut, bytes });
+                self.output.jobs.send(job).map_err(hung_up)?;
+            } else {
+                // The same frame as if it had come in chunks.
+                let open = self.start(&piece)?;
+                self.open.push((piece, open));
+                self.take(self.open.len() - 1, &bytes, true)?;
+            }
         }
         Ok(())
     }

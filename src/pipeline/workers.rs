@@ -68,6 +68,7 @@ impl<'scope, 'env> Workers<'scope, 'env> {
             bundles,
             payloads: budget(limits.payloads),
             windows: budget(limits.windows),
+            capacity: limits.decoded,
             open: None,
         };
         Self { output, decoders, threads: Threads(threads) }

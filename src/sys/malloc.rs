@@ -20,3 +20,26 @@ pub fn give_back_large_buffers() {
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     let _ = (MAPPED, TRIMMED);
 }
+
+/// Size of a huge page, where there are some, in bytes.
+pub const HUGE_PAGE: usize = 2 << 20;
+/// Size of an ordinary page, in bytes.
+pub const PAGE: usize = 4096;
+
+/// Asks for huge pages behind the memory of `buffer`, if it is large enough for some: a fault for each 4 KiB costs
+/// more than filling them does. No more memory is used than the buffer has capacity.
+pub fn prefer_huge_pages(buffer: &mut Vec<u8>) {
+    #[cfg(target_os = "linux")]
+    {
+        let start = buffer.as_ptr() as usize;
+        // With the pages that the allocator has a part of: a huge page starts and ends with them or not at all.
+        let (first, last) = (start / PAGE * PAGE, (start + buffer.capacity()).next_multiple_of(PAGE));
+        if last.saturating_sub(first) >= HUGE_PAGE {
+            // SAFETY: the pages are those that the buffer lies in, and the advice changes neither their content nor
+            // their protection. Where pages are larger, the call fails, which does not matter.
+            unsafe { libc::madvise(first as *mut libc::c_void, last - first, libc::MADV_HUGEPAGE) };
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = buffer;
+}

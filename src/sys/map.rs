@@ -9,9 +9,17 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::ops::{Deref, Range};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use memmap2::{Mmap, UncheckedAdvice};
+
+/// Whole pages around a range are given back. 64 KiB suits every page size in use, and is what the kernel maps at once.
+const GRANULE: usize = 64 << 10;
+/// Ranges from this size on are given back by themselves.
+const LARGE: usize = 1 << 20;
+/// Of smaller ones, so many bytes are collected: giving back interrupts all threads, however little it is.
+const COLLECTED: usize = 6 << 20;
 
 /// A mapped regular file.
 #[derive(Debug)]
@@ -21,6 +29,8 @@ pub struct Map {
     file: File,
     length: u64,
     modified: Option<SystemTime>,
+    /// Bytes in small ranges that are still to be given back.
+    collected: AtomicUsize,
 }
 
 impl Map {
@@ -43,7 +53,13 @@ impl Map {
             // reference into the map is used as anything but bytes, and `changed` turns an edit into an error.
             Some(unsafe { Mmap::map(&file)? })
         };
-        Ok(Self { bytes, length: metadata.len(), modified: modified(&metadata), file })
+        Ok(Self {
+            bytes,
+            length: metadata.len(),
+            modified: modified(&metadata),
+            file,
+            collected: AtomicUsize::new(0),
+        })
     }
 
     /// Whether the file was edited or truncated since it was mapped.
@@ -58,14 +74,23 @@ impl Map {
     }
 
     /// Tells the kernel that `range` (bytes of the file) was read and will not be needed soon. The pages leave
-    /// this process's resident set; they stay in the page cache.
+    /// this process's resident set, if the range is small some time later; they stay in the page cache.
     pub fn release(&self, range: Range<usize>) {
         let Some(map) = &self.bytes else { return };
-        // Whole pages around the range, or small members would never be given back: what is still needed of them is
-        // mapped again from the page cache. 64 KiB suits every page size in use, and is what the kernel maps at once.
-        const GRANULE: usize = 64 << 10;
-        let start = range.start / GRANULE * GRANULE;
-        let end = range.end.next_multiple_of(GRANULE).min(map.len());
+        if range.len() >= LARGE {
+            let end = range.end.next_multiple_of(GRANULE).min(map.len());
+            Self::drop_pages(map, range.start / GRANULE * GRANULE, end);
+            return;
+        }
+        let pages = range.len().next_multiple_of(GRANULE);
+        if self.collected.fetch_add(pages, Ordering::Relaxed) + pages >= COLLECTED {
+            self.collected.store(0, Ordering::Relaxed);
+            // All that is mapped: what another thread is reading just now comes back at the price of a fault.
+            Self::drop_pages(map, 0, map.len());
+        }
+    }
+
+    fn drop_pages(map: &Mmap, start: usize, end: usize) {
         if start < end {
             // SAFETY: the map is file-backed and never written, so a dropped page is read again from the same
             // file when it is next touched: no bytes are lost, which is the hazard of this advice.
@@ -99,7 +124,9 @@ mod tests {
         file.write_all(&bytes).unwrap();
         let map = Map::open(file.path()).unwrap();
         map.release(0..map.len());
-        map.release(5..100);
+        for start in 0..200 {
+            map.release(start..start + 100);
+        }
         assert_eq!(*map, *bytes);
         assert!(!map.changed().unwrap());
         file.write_all(b"more").unwrap();
