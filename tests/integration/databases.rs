@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::bundle_builder::BundleBuilder;
-use crate::support::elf_builder::FatElf;
+use crate::support::elf_builder::{FatElf, noise};
 use crate::support::run::{Split, demo, refuse, refuse_built, split, split_built};
 use crate::support::wheel_builder::WheelBuilder;
 use crate::support::wheel_reader::Wheel;
@@ -219,7 +219,8 @@ fn database_files_without_a_fat_binary() {
 #[test]
 fn a_database_file_moves_whole_even_if_it_is_a_fat_binary() {
     let name = "db/lib/libMIOpenCKGroupedConv_gfx942.so.1";
-    let fat = library(&["gfx942"]);
+    // Large enough for its code to be compressed before it is known that it moves.
+    let fat = FatElf::new().code(&[("gfx942", &noise(1, 9 << 20))]).build();
     let wheel = wheel(&["gfx90a"], &[]).file(name, fat.clone());
     let split = split_built(&wheel, &["--databases", "miopen"]);
     assert_eq!(keys(&split), ["gfx90a", "gfx942"]);

@@ -139,3 +139,30 @@ fn a_pipe_has_to_be_the_only_input() {
     assert_eq!(done.status.code(), Some(2));
     assert!(!scratch.path().join("out").exists());
 }
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_the_run_and_keeps_what_is_done() {
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+    let scratch = tempfile::tempdir().unwrap();
+    let [one, _, two] = inputs(scratch.path());
+    let long = crate::cli::long_work().write(scratch.path());
+    let output = scratch.path().join("out");
+    let mut command = fatwheel();
+    command.arg("split").args([&one, &long, &two]).arg("-o").arg(&output);
+    command.args(["--no-sync", "-j1", "--compression-level", "22"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while !output.join(OUTPUTS[2]).exists() {
+        assert!(start.elapsed() < Duration::from_secs(30), "the first wheel was never done");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let done = child.wait_with_output().unwrap();
+    let (_, stderr) = texts(&done);
+    assert_eq!(done.status.code(), Some(130), "{stderr}");
+    let last = format!("error: 2 of 3 wheels were not split: {}, {}\n", long.display(), two.display());
+    assert!(stderr.ends_with(&last), "{stderr}");
+    assert_eq!(names(&output), [OUTPUTS[0], OUTPUTS[2]]);
+}
