@@ -103,9 +103,8 @@ impl Error {
         self.0.hint.as_deref().or(match &self.0.kind {
             ErrorKind::Input(fault) => Some(match fault.kind {
                 FaultKind::Malformed => "the file is damaged or was made wrongly; build or download it again",
-                FaultKind::Unsupported => {
-                    "--keep-unsupported leaves such a binary whole in the host wheel; please report the case"
-                }
+                FaultKind::Unsupported => "fatwheel cannot do this yet; please report the case",
+                FaultKind::OutOfMemory => "end other programs, or use a machine with more memory",
                 FaultKind::Unreadable => "download the wheel again",
             }),
             ErrorKind::NothingToSplit(_) => {

@@ -16,6 +16,8 @@ pub enum FaultKind {
     Unsupported,
     /// The bytes could not be read (a damaged deflate stream, an I/O error).
     Unreadable,
+    /// The system has no memory for what the file says is needed.
+    OutOfMemory,
 }
 
 /// One thing that is wrong in one file.
@@ -74,6 +76,18 @@ impl Fault {
             place: place.into(),
             offset: offset.into(),
             message: message.into(),
+        }
+    }
+}
+
+impl Fault {
+    /// A fault of [`FaultKind::OutOfMemory`].
+    pub fn out_of_memory(place: impl Into<String>, offset: impl Into<Option<u64>>, bytes: u64) -> Self {
+        Self {
+            kind: FaultKind::OutOfMemory,
+            place: place.into(),
+            offset: offset.into(),
+            message: format!("the system has no memory for {bytes} bytes"),
         }
     }
 }

@@ -11,8 +11,9 @@ use crate::manifest::SplitRecord;
 use crate::wheel::rules::{Rules, Wants};
 use crate::wheel::variant;
 
-/// The options of one split. [`SplitOptions::new`] gives the defaults.
+/// The options of one split. [`SplitOptions::new`] gives the defaults; set the fields that are to differ. More may come.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SplitOptions {
     /// The wheel, or the directory that it was unpacked into; `-` for standard input.
     pub input: PathBuf,

@@ -31,9 +31,10 @@ pub trait ReadAt {
                 format!("{length} bytes from here end past the end of the file, which has {total} bytes"),
             ));
         }
-        let length = usize::try_from(length)
-            .map_err(|_| Fault::unsupported(place, offset, format!("{length} bytes do not fit in memory")))?;
-        let mut bytes = vec![0; length];
+        let mut bytes = Vec::new();
+        let fits = usize::try_from(length).ok().filter(|&length| bytes.try_reserve_exact(length).is_ok());
+        let length = fits.ok_or_else(|| Fault::out_of_memory(place, offset, length))?;
+        bytes.resize(length, 0);
         self.read_at(offset, &mut bytes)?;
         Ok(bytes)
     }

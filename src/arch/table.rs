@@ -87,13 +87,6 @@ pub struct Bundle {
     pub chain: Vec<String>,
 }
 
-impl Bundle {
-    /// The key as it occurs in distribution names: `gfx12-0`.
-    pub fn dist_suffix(&self) -> String {
-        self.key.replace('_', "-")
-    }
-}
-
 /// The answer of [`ArchTable::bundle_of`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BundleLookup<'t> {
@@ -497,7 +490,6 @@ mod tests {
         assert_eq!(key("gfx11_0"), "gfx110x");
         assert_eq!(key("gfx11_5"), "gfx115x");
         assert_eq!(table().chain("gfx11_5").unwrap(), ["gfx115x", "gfx11"]);
-        assert_eq!(table().bundle("gfx12_0").unwrap().dist_suffix(), "gfx12-0");
     }
 
     /// Where each generic goes, and that the bundle really covers what the generic serves.

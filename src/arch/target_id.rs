@@ -56,11 +56,6 @@ impl Processor {
         // Only ASCII gets through `parse`.
         std::str::from_utf8(bytes).unwrap_or_default()
     }
-
-    /// Whether this is a generic processor, whose code runs on several real ones.
-    pub fn is_generic(&self) -> bool {
-        self.as_str().ends_with("-generic")
-    }
 }
 
 impl fmt::Display for Processor {

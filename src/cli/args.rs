@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::error::{Error, Result};
 use crate::options::Scheme;
 use crate::options::{KpackLayout, OutputFormat, SplitOptions, SpoolTo, UnknownArch, VariantOptions};
+use crate::wheel::database;
 use crate::wheel::rules::Rules;
 use crate::wheel::variant::{self, Format};
 
@@ -87,7 +89,7 @@ pub(super) struct Split {
     compression_level: i32,
 
     /// Move the per-architecture files that this kind of wheel has (rocblas, hipblaslt, hipsparselt, aotriton, miopen)
-    #[arg(long, value_name = "TYPE", value_parser = ["torch-fat"])]
+    #[arg(long, value_name = "TYPE", value_parser = PossibleValuesParser::new(database::preset_names()))]
     wheel_type: Option<String>,
 
     /// Move the per-architecture files of these libraries

@@ -3,6 +3,7 @@
 use std::process::Termination;
 
 use crate::error::{Error, ErrorKind};
+use crate::fault::FaultKind;
 
 /// The exit codes. Documented in the README; scripts depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,7 @@ impl ExitCode {
     /// The code for an error.
     pub fn of(error: &Error) -> Self {
         match error.kind() {
+            ErrorKind::Input(fault) if fault.kind == FaultKind::OutOfMemory => ExitCode::Environment,
             ErrorKind::Input(_) | ErrorKind::NothingToSplit(_) => ExitCode::BadInput,
             ErrorKind::Usage(_) => ExitCode::Usage,
             ErrorKind::Io { .. } | ErrorKind::Stopped => ExitCode::Environment,
@@ -48,6 +50,7 @@ mod tests {
     fn every_kind_has_its_code() {
         let code = |error: Error| ExitCode::of(&error) as u8;
         assert_eq!(code(Fault::malformed("x", None, "y").into()), 1);
+        assert_eq!(code(Fault::out_of_memory("x", None, 7).into()), 3);
         assert_eq!(code(ErrorKind::NothingToSplit(String::new()).into()), 1);
         assert_eq!(code(Error::usage("x")), 2);
         assert_eq!(code(Error::io("read", None, io::ErrorKind::StorageFull.into())), 3);

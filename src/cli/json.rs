@@ -1,6 +1,6 @@
 //! The result as JSON, for scripts. The format has a version; fields are added, never changed or removed, within one.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -13,23 +13,24 @@ use crate::options::{Output, SplitReport};
 const VERSION: u32 = 1;
 
 /// Prints one JSON object and a newline to standard output.
-pub(super) fn print(input: &Path, report: &SplitReport, timings: bool) {
-    write(&value(input, report, timings));
+pub(super) fn print(input: &Path, report: &SplitReport, timings: bool) -> io::Result<()> {
+    write(&value(input, report, timings))
 }
 
 /// The same for one of several wheels that could not be split, so that there is an object for each.
-pub(super) fn failure(input: &Path, error: &Error) {
+pub(super) fn failure(input: &Path, error: &Error) -> io::Result<()> {
     write(&json!({
         "format": VERSION,
         "input": input.to_string_lossy(),
         "error": error.to_string(),
         "exit_code": ExitCode::of(error) as u8,
-    }));
+    }))
 }
 
-fn write(value: &Value) {
-    // A closed pipe is no failure.
-    let _ = writeln!(std::io::stdout().lock(), "{value:#}");
+fn write(value: &Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{value:#}")?;
+    out.flush()
 }
 
 fn value(input: &Path, report: &SplitReport, timings: bool) -> Value {

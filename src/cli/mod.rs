@@ -48,11 +48,17 @@ struct Show {
     timings: bool,
 }
 
-/// True after Ctrl-C or SIGTERM. A second Ctrl-C ends the process at once.
+/// True after Ctrl-C, SIGTERM or SIGHUP. A second Ctrl-C ends the process at once.
 fn interrupt_flag() -> Arc<AtomicBool> {
+    #[cfg(unix)]
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let flag = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // `nohup` has it ignored, and that must stay so.
+        if signal == SIGHUP && crate::sys::signals::is_ignored(signal) {
+            continue;
+        }
         // The order matters: the first signal finds the flag false and sets it, the second one finds it true.
         let _ = signal_hook::flag::register_conditional_shutdown(
             signal,

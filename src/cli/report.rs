@@ -9,9 +9,11 @@ use crate::options::SplitReport;
 /// Targets that a row of the table names before it only counts them.
 const NAMED_TARGETS: usize = 4;
 
-/// Prints what a split has done. Where standard output goes is not our business: a closed pipe is no failure.
-pub(super) fn summary(report: &SplitReport, verbose: bool) {
-    let _ = write_summary(&mut io::stdout().lock(), report, verbose);
+/// Prints what a split has done.
+pub(super) fn summary(report: &SplitReport, verbose: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    write_summary(&mut out, report, verbose)?;
+    out.flush()
 }
 
 /// Prints an empty line between the summaries of two wheels.

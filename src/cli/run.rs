@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,13 +38,14 @@ pub(super) fn run(run: &Run, show: Show) -> ExitCode {
                     report::gap();
                 }
                 shown = true;
-                say(&report, input, several, show);
+                let said = say(&report, input, several, show);
                 state.done(&mut report);
+                state.said(said);
             }
             Err(error) => {
                 state.failed(&error);
                 if several && show.json {
-                    json::failure(input, &error);
+                    state.said(json::failure(input, &error));
                 }
                 interrupted = matches!(error.kind(), ErrorKind::Interrupted);
                 unsplit.push(input);
@@ -84,6 +85,16 @@ impl State {
         self.manifest.splits.extend(report.record.take());
     }
 
+    /// A result that standard output could not take is a failure, unless whoever reads has seen enough.
+    fn said(&mut self, result: io::Result<()>) {
+        if let Err(error) = result
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            let error = Error::io("write the result to standard output", None, error);
+            self.failed(&error.with_hint("the wheels themselves are complete"));
+        }
+    }
+
     /// Says what went wrong. The code of the run so far.
     fn failed(&mut self, error: &Error) -> ExitCode {
         report::failure(error);
@@ -104,18 +115,19 @@ fn with_progress(mut options: SplitOptions, show: Show) -> Result<SplitReport> {
     result
 }
 
-fn say(report: &SplitReport, input: &Path, several: bool, show: Show) {
+fn say(report: &SplitReport, input: &Path, several: bool, show: Show) -> io::Result<()> {
     if !show.quiet {
         report::warnings(report, several.then_some(input));
     }
-    if show.json {
-        json::print(input, report, show.timings);
-    } else if !show.quiet {
-        report::summary(report, show.verbose);
-    }
+    let printed = match (show.json, show.quiet) {
+        (true, _) => json::print(input, report, show.timings),
+        (false, false) => report::summary(report, show.verbose),
+        (false, true) => Ok(()),
+    };
     if show.timings && !show.json {
         report::timings(report);
     }
+    printed
 }
 
 /// Where the manifest goes.

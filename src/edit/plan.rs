@@ -63,20 +63,6 @@ impl EditPlan {
     pub fn output_len(&self) -> u64 {
         self.output_len
     }
-
-    /// Where the input byte at `offset` stands in the output; `None` if it is dropped or past the end.
-    pub fn output_offset(&self, offset: u64) -> Option<u64> {
-        let (mut input, mut output) = (0, 0);
-        for edit in &self.edits {
-            let consumed = edit.consumes();
-            if offset < input + consumed {
-                return (!matches!(edit, Edit::Drop(_))).then(|| output + (offset - input));
-            }
-            input += consumed;
-            output += edit.produces();
-        }
-        None
-    }
 }
 
 /// Collects edits at absolute input offsets, in any order.
@@ -180,11 +166,6 @@ mod tests {
             ]
         );
         assert_eq!(plan.output_len(), 84);
-        assert_eq!(plan.output_offset(39), Some(39));
-        assert_eq!(plan.output_offset(40), None);
-        assert_eq!(plan.output_offset(60), Some(44));
-        assert_eq!(plan.output_offset(99), Some(83));
-        assert_eq!(plan.output_offset(100), None);
     }
 
     #[test]

@@ -134,7 +134,8 @@ impl Arrangement {
             let bundle = &bundles[index];
             let load = &view.segments[bundle.load];
             let end = bundle.address.saturating_add(marker_len);
-            if end > load.address.saturating_add(load.file_size) {
+            // Without section headers nobody knows whether zeros behind it are used.
+            if end > load.address.saturating_add(load.file_size) || view.sections.is_empty() {
                 continue;
             }
             let gap = bundle.address_end()..end;

@@ -22,11 +22,8 @@ use std::ops::Range;
 
 use super::headers::*;
 use super::locate::ElfLayout;
-use super::view::ElfView;
+use super::view::{ElfView, SMALLEST_PAGE};
 use crate::fault::{Fault, Result};
-
-/// Smallest page of any machine, in bytes.
-const SMALLEST_PAGE: u64 = 0x1000;
 
 /// Rounding a hole to p_align may keep this many bytes more than rounding it to a page; beyond, p_align is lowered.
 const MAX_ROUNDING: u64 = 1 << 20;
@@ -131,7 +128,8 @@ impl Holes {
                 low = low.max(section_align(view, load));
             }
         }
-        let low = low.min(high);
+        // Without section headers nobody knows what p_align is for.
+        let low = if view.sections.is_empty() { high } else { low.min(high) };
         let cut = |align: u64| -> Vec<Option<Hole>> {
             let hole = |(bundle, need): (&Bundle, &Option<u64>)| {
                 bundle.hole(view.segments.get(bundle.load)?, (*need)?, align)
@@ -185,7 +183,8 @@ fn section_align(view: &ElfView, load: &Segment) -> u64 {
 pub(super) fn bundles(layout: &ElfLayout) -> Result<Vec<Bundle>> {
     let view = &layout.view;
     let mut bundles = Vec::with_capacity(layout.sections.len());
-    for (bundle, &own) in layout.sections.iter().zip(&layout.bundle_indices) {
+    for (nth, bundle) in layout.sections.iter().enumerate() {
+        let own = layout.bundle_indices.get(nth).copied();
         let file = &bundle.range;
         let memory = bundle.address..bundle.address + (file.end - file.start);
         let conflict = |what: String| {
@@ -223,7 +222,7 @@ pub(super) fn bundles(layout: &ElfLayout) -> Result<Vec<Bundle>> {
             let holds_file = section.in_file() && overlaps(&(section.offset..section.file_end()), file);
             let holds_memory =
                 section.in_memory() && overlaps(&(section.address..section.memory_end()), &memory);
-            if index != own && (holds_file || holds_memory) {
+            if Some(index) != own && (holds_file || holds_memory) {
                 return Err(conflict(format!("section {index}")));
             }
         }

@@ -1,18 +1,20 @@
 //! Is this file a fat binary, and where are its wrappers and bundles?
 //!
 //! A fat binary has wrappers in `.hipFatBinSegment` and bundles in `.hip_fatbin`, as clang names them (wrapper: see
-//! [`crate::fatbin::wrapper`]). What a wrapper's pointer holds at run time comes from a relocation, or from the
+//! [`crate::fatbin::wrapper`]); without section headers, see [`bare`]. What a wrapper's pointer holds at run time comes from a relocation, or from the
 //! bytes in place (see [`Pointer`]).
 //!
 //! Invariants of an [`ElfLayout`]: every HIPF wrapper's target is in one of the bundle sections; no other relocation
-//! leads into one; every bundle section is the content of one PT_LOAD.
+//! leads into one; every bundle section is the content of one PT_LOAD. Without section headers, what counts as a section
+//! is a row of bundles.
 
 use std::collections::HashMap;
 
+use super::bare;
 use super::relocations::{Pointer, Walk};
 use super::view::{ElfView, Window};
 use crate::fatbin::wrapper::{
-    BundleSection, HIPF_MAGIC, HIPK_MAGIC, Located, WRAPPER_BINARY, WRAPPER_LEN, Wrapper,
+    BundleSection, HIPF_MAGIC, HIPK_MAGIC, Located, MAX_WRAPPERS, WRAPPER_BINARY, WRAPPER_LEN, Wrapper,
 };
 use crate::fault::{Fault, Result};
 use crate::source::ReadAt;
@@ -22,8 +24,6 @@ pub(super) const BUNDLE_SECTION: &str = ".hip_fatbin";
 /// The name of the section of wrappers.
 pub(super) const WRAPPER_SECTION: &str = ".hipFatBinSegment";
 
-/// The kpack loader refuses archives with more kernels than this, so that no binary can use more wrappers.
-const MAX_WRAPPERS: u64 = 1 << 20;
 /// Linkers make one bundle section, odd scripts a few.
 const MAX_BUNDLE_SECTIONS: usize = 64;
 
@@ -37,7 +37,7 @@ pub struct ElfLayout {
     /// All wrappers, HIPK ones too, in the order of `.hipFatBinSegment`. A wrapper's place here is its code-object
     /// index.
     pub wrappers: Vec<Wrapper>,
-    /// For each bundle section, its section header's index.
+    /// For each bundle section, its section header's index; empty if the file has no section headers.
     pub(super) bundle_indices: Vec<usize>,
     /// For each wrapper, how its pointer gets its value.
     pub(super) pointers: Vec<Pointer>,
@@ -55,14 +55,18 @@ pub fn is_elf(prefix: &[u8]) -> bool {
 /// table and every pointer that RELR relocates; never a bundle.
 ///
 /// 32-bit and big-endian files, objects, core files, files without section names and `.debug` files (whose bundle
-/// section is NOBITS) are [`Located::Plain`].
+/// section is NOBITS) are [`Located::Plain`]. Of a file without section headers every loaded byte is read.
 ///
 /// # Errors
-/// A [`Fault`] if the file has a bundle section or wrappers and does not keep the module's invariants.
+/// A [`Fault`] if the file has a bundle section or wrappers and does not keep the module's invariants, or if it is cut
+/// short.
 pub fn locate(source: &mut dyn ReadAt) -> Result<Located<ElfLayout>> {
     let Some(mut view) = ElfView::parse(source)? else {
         return Ok(Located::Plain);
     };
+    if view.sections.is_empty() {
+        return locate_bare(source, view);
+    }
     let [mut bundles, mut wrappers] = view.find_sections(source, [BUNDLE_SECTION, WRAPPER_SECTION])?;
     bundles.retain(|&index| view.sections[index].in_file());
     wrappers.retain(|&index| view.sections[index].in_file());
@@ -123,12 +127,56 @@ pub fn locate(source: &mut dyn ReadAt) -> Result<Located<ElfLayout>> {
 }
 
 /// A wrapper as it is in the file.
-struct RawWrapper {
-    offset: u64,
-    address: u64,
-    magic: u32,
+pub(super) struct RawWrapper {
+    pub(super) offset: u64,
+    pub(super) address: u64,
+    pub(super) magic: u32,
     /// `binary`, before relocation.
-    binary: u64,
+    pub(super) binary: u64,
+}
+
+/// [`locate`] for a file without section headers.
+fn locate_bare(source: &mut dyn ReadAt, mut view: ElfView) -> Result<Located<ElfLayout>> {
+    // A machine that hosts no GPU: code for one, among others.
+    if view.machine().is_err() {
+        return Ok(Located::Plain);
+    }
+    let mut raw = bare::wrappers(source, &view)?;
+    if raw.is_empty() {
+        return Ok(Located::Plain);
+    }
+    if raw.iter().all(|wrapper| wrapper.magic == HIPK_MAGIC) {
+        return Ok(Located::AlreadySplit);
+    }
+    view.check()?;
+    view.read_dynamic(source)?;
+    let found = Walk::run(source, &view, &[], &pointers_of(&raw)?)?;
+    let targets = raw
+        .iter()
+        .zip(found)
+        .filter(|(wrapper, _)| wrapper.magic == HIPF_MAGIC)
+        .map(|(wrapper, found)| found.map_or(wrapper.binary, |(_, target)| target));
+    let sections = bare::bundles(source, &view, targets)?;
+    // Code objects can hold anything.
+    raw.retain(|wrapper| sections.iter().all(|section| !section.range.contains(&wrapper.offset)));
+    if sections.len() > MAX_BUNDLE_SECTIONS {
+        let message =
+            format!("{} rows of bundles, at most {MAX_BUNDLE_SECTIONS} are supported", sections.len());
+        return Err(Fault::unsupported("device code", None, message));
+    }
+    let (wrappers, pointers) = resolve(source, &view, &sections, raw)?;
+    let machine = view.header.machine;
+    Ok(Located::Fat(ElfLayout { machine, sections, wrappers, bundle_indices: Vec::new(), pointers, view }))
+}
+
+/// The address of each wrapper's pointer, to the wrapper's place.
+fn pointers_of(raw: &[RawWrapper]) -> Result<HashMap<u64, usize>> {
+    let pointers: HashMap<u64, usize> =
+        raw.iter().enumerate().map(|(index, wrapper)| (wrapper.address + WRAPPER_BINARY, index)).collect();
+    if pointers.len() != raw.len() {
+        return Err(Fault::unsupported(WRAPPER_SECTION, None, "two wrappers have the same address"));
+    }
+    Ok(pointers)
 }
 
 fn read_wrappers(source: &mut dyn ReadAt, view: &ElfView, sections: &[usize]) -> Result<Vec<RawWrapper>> {
@@ -147,11 +195,16 @@ fn read_wrappers(source: &mut dyn ReadAt, view: &ElfView, sections: &[usize]) ->
                 format!("address {:#x} is not where a PT_LOAD maps the section's bytes", section.address),
             ));
         }
-        let count = section.size / WRAPPER_LEN;
-        for index in 0..count {
-            let offset = section.offset + index * WRAPPER_LEN;
-            let word: [u8; 4] = window.get(offset, WRAPPER_SECTION)?;
-            let magic = u32::from_le_bytes(word);
+        let (mut at, mut index) = (0, 0);
+        // What linkers fill in between is zero: up to an alignment, or what a script asks for.
+        while section.size - at >= WRAPPER_LEN {
+            let offset = section.offset + at;
+            let word: [u8; 8] = window.get(offset, WRAPPER_SECTION)?;
+            if word == [0; 8] {
+                at += word.len() as u64;
+                continue;
+            }
+            let magic = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             if magic != HIPF_MAGIC && magic != HIPK_MAGIC {
                 return Err(Fault::unsupported(
                     WRAPPER_SECTION,
@@ -162,18 +215,19 @@ fn read_wrappers(source: &mut dyn ReadAt, view: &ElfView, sections: &[usize]) ->
                 ));
             }
             let binary = u64::from_le_bytes(window.get(offset + WRAPPER_BINARY, WRAPPER_SECTION)?);
-            let address = section.address + index * WRAPPER_LEN;
-            wrappers.push(RawWrapper { offset, address, magic, binary });
+            wrappers.push(RawWrapper { offset, address: section.address + at, magic, binary });
+            at += WRAPPER_LEN;
+            index += 1;
         }
-        for offset in section.offset + count * WRAPPER_LEN..section.file_end() {
+        for offset in section.offset + at..section.file_end() {
             let [byte] = window.get(offset, WRAPPER_SECTION)?;
             if byte != 0 {
                 return Err(Fault::unsupported(
                     WRAPPER_SECTION,
                     offset,
                     format!(
-                        "the size {:#x} is no multiple of {WRAPPER_LEN} and the rest is not zero padding",
-                        section.size
+                        "wrappers and zeros end here, {:#x} bytes before the section, and the rest is neither",
+                        section.size - at
                     ),
                 ));
             }
@@ -196,12 +250,7 @@ fn resolve(
     sections: &[BundleSection],
     raw: Vec<RawWrapper>,
 ) -> Result<(Vec<Wrapper>, Vec<Pointer>)> {
-    let addresses: HashMap<u64, usize> =
-        raw.iter().enumerate().map(|(index, wrapper)| (wrapper.address + WRAPPER_BINARY, index)).collect();
-    if addresses.len() != raw.len() {
-        return Err(Fault::unsupported(WRAPPER_SECTION, None, "two wrappers have the same address"));
-    }
-    let found = Walk::run(source, view, sections, &addresses)?;
+    let found = Walk::run(source, view, sections, &pointers_of(&raw)?)?;
     let in_bundle = |address: u64| {
         sections
             .iter()

@@ -9,6 +9,7 @@
 //! deflated member of any size.
 
 mod arrange;
+mod bare;
 mod headers;
 mod holes;
 mod locate;
@@ -20,6 +21,8 @@ mod tables;
 mod verify;
 mod view;
 
+#[cfg(test)]
+mod bare_tests;
 #[cfg(test)]
 mod image;
 #[cfg(test)]

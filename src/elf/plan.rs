@@ -48,7 +48,8 @@ pub fn plan(source: &mut dyn ReadAt, layout: &ElfLayout, marker: &[u8]) -> Resul
     let mut verify: Vec<Range<u64>> = Vec::new();
     // What moves stands at the front of the file, what the rest reads behind the bundles: reading goes forward.
     edit_bundles(source, &arrangement, marker, &mut edits)?;
-    let names = Names::plan(source, view)?;
+    let has_sections = !view.sections.is_empty();
+    let names = if has_sections { Names::plan(source, view)? } else { Names::default() };
     let cuts: Vec<Range<u64>> =
         arrangement.holes.in_file_order().into_iter().map(|hole| hole.file.clone()).collect();
     let offsets = Offsets {
@@ -87,20 +88,22 @@ pub fn plan(source: &mut dyn ReadAt, layout: &ElfLayout, marker: &[u8]) -> Resul
     for drop in &names.drops {
         edits.drop(drop.clone());
     }
-    let raw: Vec<_> = sections.iter().map(Section::to_raw).collect();
-    let table = pod::bytes_of_slice(&raw);
-    match section_table {
-        SectionTable::InPlace => edits.replace(view.header.sections_at, table),
-        SectionTable::AtEnd { padding, .. } => {
-            let padding = usize::try_from(padding).unwrap_or(0);
-            edits.insert(view.length, [vec![0; padding].as_slice(), table].concat())
-        }
-    };
-    verify.push(header.sections_at..header.sections_at + table.len() as u64);
+    if has_sections {
+        let raw: Vec<_> = sections.iter().map(Section::to_raw).collect();
+        let table = pod::bytes_of_slice(&raw);
+        match section_table {
+            SectionTable::InPlace => edits.replace(view.header.sections_at, table),
+            SectionTable::AtEnd { padding, .. } => {
+                let padding = usize::try_from(padding).unwrap_or(0);
+                edits.insert(view.length, [vec![0; padding].as_slice(), table].concat())
+            }
+        };
+        verify.push(header.sections_at..header.sections_at + table.len() as u64);
 
-    let table = &sections[view.names];
-    let name_at = table.offset + u64::from(names.name);
-    verify.push(name_at..table.offset + names.size);
+        let table = &sections[view.names];
+        let name_at = table.offset + u64::from(names.name);
+        verify.push(name_at..table.offset + names.size);
+    }
 
     for bundle in &arrangement.bundles {
         let end = (bundle.file.start + marker_len).min(bundle.file.end);

@@ -16,6 +16,7 @@ use object::endian::LittleEndian as Le;
 
 use super::headers::*;
 use super::holes::without;
+use super::room::is_address;
 use super::view::{BLOCK, ElfView, Window, for_each_record};
 use crate::fatbin::wrapper::BundleSection;
 use crate::fault::{Fault, Result};
@@ -373,8 +374,20 @@ struct Symbols {
 }
 
 impl Symbols {
-    fn table(view: &ElfView) -> Option<&Section> {
-        view.sections.iter().find(|section| section.kind == SHT_DYNSYM && section.in_file())
+    /// The bytes of the file that hold it. Without section headers nothing says where it ends: at the latest where the
+    /// next thing that `.dynamic` names starts. What is no symbol in between, no relocation refers to.
+    fn table(view: &ElfView) -> Option<Range<u64>> {
+        if !view.sections.is_empty() {
+            let is_table = |section: &&Section| section.kind == SHT_DYNSYM && section.in_file();
+            return view.sections.iter().find(is_table).map(|section| section.offset..section.file_end());
+        }
+        let start = view.dynamic_entry(DT_SYMTAB)?.value;
+        let (_, load) = view.loads().find(|(_, load)| load.address <= start && start < load.memory_end())?;
+        let named = view.dynamic.iter().filter(|entry| is_address(entry.tag)).map(|entry| entry.value);
+        let end = named.filter(|&address| address > start).min().unwrap_or(u64::MAX);
+        let end = end.min(load.address + load.file_size);
+        let offset = view.offset_of(start)?;
+        Some(offset..offset + end.saturating_sub(start))
     }
 
     fn read(source: &mut dyn ReadAt, view: &ElfView, in_bundle: impl Fn(u64) -> bool) -> Result<Self> {
@@ -382,8 +395,9 @@ impl Symbols {
         let Some(table) = Self::table(view) else {
             return Ok(symbols);
         };
-        for_each_record::<elf::Sym64<Le>>(source, table.offset, table.size, ".dynsym", |at, raw| {
-            let index = (at - table.offset) / SYMBOL_LEN;
+        let size = table.end - table.start;
+        for_each_record::<elf::Sym64<Le>>(source, table.start, size, ".dynsym", |at, raw| {
+            let index = (at - table.start) / SYMBOL_LEN;
             if index.is_multiple_of(64) {
                 symbols.defined.push(0);
             }
@@ -424,7 +438,7 @@ impl Symbols {
         };
         let mut window = Window::new(source);
         for &symbol in wanted.iter().filter(|&&symbol| self.is_defined(symbol)) {
-            let at = table.offset + u64::from(symbol) * SYMBOL_LEN;
+            let at = table.start + u64::from(symbol) * SYMBOL_LEN;
             let raw: [u8; SYMBOL_LEN as usize] = window.get(at, ".dynsym")?;
             if let Some(raw) = record::<elf::Sym64<Le>>(&raw, 0) {
                 take(symbol, raw.st_value.get(Le))?;

@@ -119,6 +119,10 @@ fn make_way(
     growth: u64,
     may_move: bool,
 ) -> Result<Option<Vec<Block>>> {
+    // Without section headers nobody knows what stands there.
+    if view.sections.is_empty() {
+        return Ok(None);
+    }
     let table = view.segment_table();
     let Some(needed) = table.end.checked_add(growth).filter(|&end| end <= view.length) else {
         return Ok(None);

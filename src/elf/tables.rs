@@ -72,7 +72,8 @@ pub(super) fn segments(view: &ElfView, arrangement: &Arrangement, offsets: &Offs
     let size = table.len() as u64 * SEGMENT_LEN;
     let old = view.segment_table();
     for segment in table.iter_mut().filter(|segment| segment.kind == PT_PHDR) {
-        if segment.file_size == old.end - old.start {
+        // One that only claims to be the table stays as long as it is.
+        if segment.offset == old.start && segment.file_size == old.end - old.start {
             segment.file_size = size;
             segment.memory_size = size;
         }
@@ -153,10 +154,11 @@ pub(super) fn sections(
         section.offset = offsets.all.map(bundle.file.start + (address - bundle.address));
         section.size = marker.map_or(0, |_| marker_len);
     }
-    let section = &mut table[view.names];
-    section.size = names.size;
-    if names.copied {
-        section.offset = offsets.all.map(view.length) - names.size;
+    if let Some(section) = table.get_mut(view.names) {
+        section.size = names.size;
+        if names.copied {
+            section.offset = offsets.all.map(view.length) - names.size;
+        }
     }
     table
 }

@@ -95,6 +95,8 @@ pub(super) struct ElfBuilder {
     /// Sections that are not loaded.
     pub(super) rest: Vec<TestSection>,
     pub(super) wrappers: Vec<TestWrapper>,
+    /// Bytes from one wrapper to the next; those behind a wrapper are zeros.
+    pub(super) stride: u64,
     /// More relative relocations: (section, offset) to (section, offset).
     pub(super) pointers: Vec<((String, u64), (String, u64))>,
     pub(super) phdr: bool,
@@ -178,6 +180,7 @@ impl ElfBuilder {
                 section(".debug_info", PROGBITS, 0, 16, bytes(10, 99)),
                 section(".shstrtab", 3, 0, 1, Content::Names(vec![0])),
             ],
+            stride: 24,
             wrappers: vec![TestWrapper {
                 magic: 0x4849_5046,
                 target: (".hip_fatbin".to_owned(), 0, 0),
@@ -211,7 +214,7 @@ impl ElfBuilder {
         match content {
             Content::Bytes(bytes) => bytes.len() as u64,
             Content::Bss(size) | Content::Bundle(size) => *size,
-            Content::Wrappers => 24 * self.wrappers.len() as u64,
+            Content::Wrappers => self.stride * self.wrappers.len() as u64,
             Content::Rela => {
                 let wrappers = count(&[Via::Relative, Via::RelativeInPlace, Via::Symbolic]);
                 24 * (wrappers + self.pointers.len() as u64)
@@ -337,6 +340,7 @@ impl ElfBuilder {
                             _ => target(wrapper),
                         };
                         words(&[u64::from(wrapper.magic) | 1 << 32, value, 0x1122_3344_0000_0000]);
+                        (24..self.stride).step_by(8).for_each(|_| words(&[0]));
                     }
                 }
                 Content::Rela => {
@@ -345,7 +349,7 @@ impl ElfBuilder {
                         words(&[from, u64::from(self.relative), place_of(&to.0, 0).address + to.1]);
                     }
                     for (index, wrapper) in self.wrappers.iter().enumerate() {
-                        let from = wrappers_at + 24 * index as u64 + 8;
+                        let from = wrappers_at + self.stride * index as u64 + 8;
                         match wrapper.via {
                             Via::Relative | Via::RelativeInPlace => {
                                 words(&[from, u64::from(self.relative), target(wrapper)]);
@@ -361,7 +365,7 @@ impl ElfBuilder {
                 Content::Relr => {
                     for (index, wrapper) in self.wrappers.iter().enumerate() {
                         if wrapper.via == Via::Relr {
-                            words(&[wrappers_at + 24 * index as u64 + 8]);
+                            words(&[wrappers_at + self.stride * index as u64 + 8]);
                         }
                     }
                 }

@@ -204,6 +204,25 @@ fn segments_without_file_bytes_pass() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
+/// Found by fuzzing: PT_PHDR grew with the table although it was not the table, past the end of the file.
+#[test]
+fn headers_that_claim_to_be_the_table_do_not_grow() {
+    let mut builder = ElfBuilder::shared(100_000);
+    builder.phdr = true;
+    let interp = TestSection::new(".interp", 1, 2, 1, Content::Bytes(b"/lib/ld.so\0".to_vec()));
+    builder.segments[0].1.insert(0, interp);
+    let file = builder.build();
+    let header = segment_kinds(&file).iter().position(|&kind| kind == PT_PHDR).unwrap();
+    let mut bent = file.clone();
+    let at = 64 + 56 * header;
+    let size = u64::from_le_bytes(file[at + 32..at + 40].try_into().unwrap());
+    let end = file.len() as u64 - size;
+    bent[at + 8..at + 16].copy_from_slice(&end.to_le_bytes());
+    let (after, _) = split(&bent, MARKER).unwrap();
+    let header = segment_kinds(&after).iter().position(|&kind| kind == PT_PHDR).unwrap();
+    assert_eq!(after[64 + 56 * header + 32..][..8], size.to_le_bytes());
+}
+
 #[test]
 fn without_room_for_a_header_the_bundle_is_zeroed_in_place() {
     let mut builder = ElfBuilder::shared(100_000);
@@ -459,9 +478,14 @@ fn what_is_no_fat_binary_passes() {
     plain(&|file| file[4] = 1); // 32-bit
     plain(&|file| file[5] = 2); // big-endian
     plain(&|file| file[16] = 1); // an object
-    plain(&|file| file[40..48].fill(0)); // no section headers
+    plain(&|file| file[58] = 40); // section headers of another size
     plain(&|file| file.truncate(40));
     plain(&|file| file.truncate(0));
+    // Code for a GPU or a coprocessor that is cut short: data, whatever it is.
+    plain(&|file| {
+        file[18] = 224;
+        file.truncate(5000);
+    });
     let debug = |builder: &mut ElfBuilder| {
         for name in [".hip_fatbin", ".hipFatBinSegment"] {
             builder.section(name).kind = 8;
@@ -496,7 +520,7 @@ fn what_is_not_understood_is_a_fault() {
     let wrapper: Vec<u8> = [&0x4849_5046_u32.to_le_bytes()[..], &[0; 20]].concat();
     let mut builder = ElfBuilder::shared(100_000);
     builder.section(".hipFatBinSegment").content = Content::Bytes([wrapper, vec![1; 8]].concat());
-    assert!(fault(&builder.build()).message.contains("no multiple of 24"));
+    assert!(fault(&builder.build()).message.contains("the rest is neither"));
     // No wrappers, no bundle.
     let mut builder = ElfBuilder::shared(100_000);
     builder.section(".hipFatBinSegment").name = ".other".to_owned();
@@ -523,4 +547,85 @@ fn what_overlaps_the_bundle_is_refused() {
     let mut bent = file.clone();
     bent[24..32].copy_from_slice(&(bundle.address + 1).to_le_bytes());
     assert!(fault(&bent).message.contains("entry point"));
+}
+
+/// A linker script's SUBALIGN or ALIGN: every unit registers its own wrapper, so that gaps harm nobody.
+#[test]
+fn wrappers_may_have_zeros_between_them() {
+    for stride in [24, 32, 40, 64] {
+        let mut builder = ElfBuilder::shared(100_000).wrapper(4096, Via::Relr).wrapper(8192, Via::Symbolic);
+        builder.stride = stride;
+        let file = builder.build();
+        let found: Vec<u64> = fat(&file).wrappers.iter().map(|wrapper| wrapper.target).collect();
+        let bundle = fat(&file).sections[0].address;
+        assert_eq!(found, [bundle, bundle + 4096, bundle + 8192], "stride {stride}");
+        check(&builder);
+    }
+    // Anything else between them is not known.
+    let mut builder = ElfBuilder::shared(100_000).wrapper(4096, Via::Relative);
+    builder.stride = 32;
+    let mut file = builder.build();
+    let at = fat(&file).wrappers[0].offset as usize + 28;
+    file[at] = 1;
+    let found = fault(&file);
+    assert!(found.message.contains("wrapper 1 has magic"), "{found}");
+}
+
+/// mold: p_align is the largest alignment of a section, offsets are congruent modulo a page only.
+#[test]
+fn alignment_beyond_what_offsets_keep_to() {
+    for align in [0x4000_u64, 0x20_0000] {
+        let mut builder = ElfBuilder::shared(100_000);
+        builder.separate = false;
+        let mut file = builder.build();
+        let mut bent = 0;
+        for index in 0..segment_kinds(&file).len() {
+            let at = 64 + 56 * index;
+            if file[at..at + 4] == 1u32.to_le_bytes() {
+                let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+                bent += u64::from(word(at + 16).wrapping_sub(word(at + 8)) % align != 0);
+                file[at + 48..at + 56].copy_from_slice(&align.to_le_bytes());
+            }
+        }
+        assert!(bent > 0, "nothing is incongruent");
+        let (after, _) = split(&file, MARKER).unwrap();
+        let found = problems(&file, &after, MARKER, 8, 1);
+        assert!(found.is_empty(), "{align:#x}: {found:#?}");
+        assert!(file.len() - after.len() > 90_000);
+    }
+    // Less than a page is what no loader maps.
+    let mut file = ElfBuilder::shared(100_000).build();
+    file[64 + 56 + 8] ^= 0x10;
+    let found = fault(&file);
+    assert!(found.message.contains("congruent"), "{found}");
+}
+
+#[test]
+fn a_file_that_is_cut_short_is_damaged() {
+    let file = ElfBuilder::shared(10_000).build();
+    let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let (table, whole) = (word(40), file.len() as u64);
+    // In the middle, within the section headers, by one byte, and within the program headers.
+    for length in [64, 100, 5000, table, table + 64, whole - 1] {
+        let found = located(&file[..length as usize]).unwrap_err();
+        assert_eq!(found.kind, FaultKind::Malformed, "{length}");
+        let expected = format!("the file has {length:#x} bytes: it is cut short");
+        assert!(found.message.contains(&expected), "{found}");
+        if length > 100 && length <= table {
+            let expected = format!("section header table is at {table:#x}..{whole:#x}");
+            assert!(found.message.contains(&expected), "{found}");
+        }
+    }
+    // The names alone.
+    let view = fat(&file).view;
+    let mut bent = file.clone();
+    let at = table as usize + 64 * view.names + 24;
+    bent[at..at + 8].copy_from_slice(&whole.to_le_bytes());
+    let found = located(&bent).unwrap_err();
+    assert!(found.message.contains("section name string table"), "{found}");
+    // More of a table than 64 bits can address, and a program header table past the end.
+    let mut bent = file.clone();
+    bent[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
+    let found = located(&bent).unwrap_err();
+    assert!(found.message.contains("program header table is at 0xffffffffffffffff..2^64"), "{found}");
 }

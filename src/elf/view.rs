@@ -21,6 +21,9 @@ pub(super) const BLOCK: u64 = 64 << 10;
 /// files, and the table is held in memory until the plan is made.
 const MAX_SECTIONS: u64 = 1 << 18;
 
+/// Smallest page of any machine, in bytes.
+pub(super) const SMALLEST_PAGE: u64 = 0x1000;
+
 /// `.dynamic` is read up to this many bytes; the largest seen have some 200 entries.
 const MAX_DYNAMIC: u64 = 1 << 20;
 
@@ -38,8 +41,9 @@ pub(super) struct DynamicEntry {
 pub(super) struct ElfView {
     pub(super) header: FileHeader,
     pub(super) segments: Vec<Segment>,
+    /// Empty if the file has no section header table.
     pub(super) sections: Vec<Section>,
-    /// Index of the section name string table.
+    /// Index of the section name string table; 0 without sections.
     pub(super) names: usize,
     /// Length of the file in bytes.
     pub(super) length: u64,
@@ -48,8 +52,12 @@ pub(super) struct ElfView {
 }
 
 impl ElfView {
-    /// Reads the header and both tables. `None`: no 64-bit little-endian executable or shared object, or one without
-    /// usable section headers, whose sections cannot be told.
+    /// Reads the header and both tables. `None`: no 64-bit little-endian executable or shared object, or one whose
+    /// section headers have no names or another size.
+    ///
+    /// # Errors
+    /// A [`Fault`] if a table of a file for a machine that hosts GPUs ends past the end of the file: it is cut short, and
+    /// what its sections are called cannot be told any more. (Other machines' files are data here.)
     pub(super) fn parse(source: &mut dyn ReadAt) -> Result<Option<Self>> {
         let length = source.len();
         if length < FILE_HEADER_LEN {
@@ -59,24 +67,54 @@ impl ElfView {
             return Ok(None);
         };
         let in_file = |at: u64, size: u64| at.checked_add(size).is_some_and(|end| end <= length);
-        if !matches!(header.kind, ET_EXEC | ET_DYN)
-            || u64::from(header.section_size) != SECTION_LEN
-            || header.sections_at == 0
-            || !in_file(header.sections_at, SECTION_LEN)
+        let cut_short = |what: &str, field: u64, at: u64, size: Option<u64>| match Machine::of(header.machine)
         {
+            Err(_) => Ok(None),
+            Ok(_) => {
+                let end = size
+                    .and_then(|size| at.checked_add(size))
+                    .map_or("2^64".to_owned(), |end| format!("{end:#x}"));
+                let message = format!(
+                    "the {what} is at {at:#x}..{end} by the header, the file has {length:#x} bytes: it is cut short"
+                );
+                Err(Fault::malformed("ELF header", field, message))
+            }
+        };
+        if !matches!(header.kind, ET_EXEC | ET_DYN) {
             return Ok(None);
+        }
+        let has_sections = header.sections_at != 0;
+        if has_sections && u64::from(header.section_size) != SECTION_LEN {
+            return Ok(None);
+        }
+        if has_sections && !in_file(header.sections_at, SECTION_LEN) {
+            let size = u64::from(header.section_count.max(1)) * SECTION_LEN;
+            return cut_short("section header table", 40, header.sections_at, Some(size));
         }
         let segments = match header.segment_count {
             0 => Vec::new(),
             count => {
                 let size = u64::from(count) * SEGMENT_LEN;
-                if u64::from(header.segment_size) != SEGMENT_LEN || !in_file(header.segments_at, size) {
+                if u64::from(header.segment_size) != SEGMENT_LEN {
                     return Ok(None);
+                }
+                if !in_file(header.segments_at, size) {
+                    return cut_short("program header table", 32, header.segments_at, Some(size));
                 }
                 let bytes = source.read_vec(header.segments_at, size, "program header table")?;
                 records::<elf::ProgramHeader64<Le>>(&bytes).iter().map(Segment::parse).collect()
             }
         };
+        if !has_sections {
+            return Ok(Some(Self {
+                header,
+                segments,
+                sections: Vec::new(),
+                names: 0,
+                length,
+                dynamic: Vec::new(),
+            }));
+        }
 
         // Section 0 holds what does not fit in the ELF header's 16-bit fields (gABI, "Section Header", index 0).
         let bytes = source.read_vec(header.sections_at, SECTION_LEN, "section header 0")?;
@@ -91,9 +129,9 @@ impl ElfView {
             SHN_XINDEX => u64::from(first.link),
             index => u64::from(index),
         };
-        let Some(size) = count.checked_mul(SECTION_LEN).filter(|&size| in_file(header.sections_at, size))
-        else {
-            return Ok(None);
+        let size = count.checked_mul(SECTION_LEN);
+        let Some(size) = size.filter(|&size| in_file(header.sections_at, size)) else {
+            return cut_short("section header table", 40, header.sections_at, size);
         };
         if names == 0 || names >= count {
             return Ok(None);
@@ -110,14 +148,17 @@ impl ElfView {
             records::<elf::SectionHeader64<Le>>(&bytes).iter().map(Section::parse).collect();
         let names = usize::try_from(names).unwrap_or(usize::MAX);
         match sections.get(names) {
-            Some(table) if table.in_file() && in_file(table.offset, table.size) => {}
-            _ => return Ok(None),
+            Some(table) if !table.in_file() => return Ok(None),
+            Some(table) if !in_file(table.offset, table.size) => {
+                return cut_short("section name string table", 62, table.offset, Some(table.size));
+            }
+            _ => {}
         }
         Ok(Some(Self { header, segments, sections, names, length, dynamic: Vec::new() }))
     }
 
     /// For each of `wanted`, the indices of the sections of that name. Reads the name table in blocks and holds none
-    /// of it, since it can be the symbols' string table, of any size.
+    /// of it, since it can be the symbols' string table, of any size. The file must have sections.
     pub(super) fn find_sections<const N: usize>(
         &self,
         source: &mut dyn ReadAt,
@@ -263,15 +304,18 @@ impl ElfView {
                     format!("p_filesz {:#x} exceeds p_memsz {:#x}", segment.file_size, segment.memory_size),
                 ));
             }
+            // Loaders map pages and ask for no more than congruence modulo a page: mold raises p_align to the largest
+            // alignment of a section without placing the bytes in the file by it.
+            let modulus = segment.align.min(SMALLEST_PAGE);
             if segment.align > 1
                 && (!segment.align.is_power_of_two()
-                    || segment.address.wrapping_sub(segment.offset) & (segment.align - 1) != 0)
+                    || segment.address.wrapping_sub(segment.offset) & (modulus - 1) != 0)
             {
                 return Err(Fault::unsupported(
                     place(),
                     at,
                     format!(
-                        "p_offset {:#x} and p_vaddr {:#x} are not congruent modulo p_align {:#x}",
+                        "p_offset {:#x} and p_vaddr {:#x} are not congruent modulo {modulus:#x} (p_align is {:#x})",
                         segment.offset, segment.address, segment.align
                     ),
                 ));

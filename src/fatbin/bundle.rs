@@ -136,11 +136,6 @@ impl BundleHeader {
     pub fn device_entries(&self) -> impl Iterator<Item = (TargetId, BundleEntry)> {
         self.entries.iter().filter_map(|entry| Some((entry.id.device()?, *entry)))
     }
-
-    /// Whether an entry holds SPIR-V.
-    pub fn has_spirv(&self) -> bool {
-        self.entries.iter().any(|entry| entry.id == EntryId::Spirv)
-    }
 }
 
 /// The three integers of the entry at `at`.
@@ -271,7 +266,6 @@ mod tests {
         let expected: [(String, &[u8]); 3] =
             [("gfx942".into(), b"one"), ("gfx906".into(), b""), ("gfx1100".into(), b"three")];
         assert_eq!(code, expected);
-        assert!(!header.has_spirv());
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub const WRAPPER_LEN: u64 = 24;
 pub const WRAPPER_BINARY: u64 = 8;
 /// Offset of `reserved1` in a wrapper; its low 32 bits hold the code-object index after a split.
 pub const WRAPPER_RESERVED1: u64 = 16;
+/// The kpack loader takes no more code objects than this from one archive, so no binary can use more wrappers.
+pub const MAX_WRAPPERS: u64 = crate::kpack::format::MAX_KERNELS;
 /// `HIPF`: the wrapper points at an offload bundle.
 pub const HIPF_MAGIC: u32 = 0x4849_5046;
 /// `HIPK`: the wrapper points at a marker.

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::fault::FaultKind;
+use crate::fault::{Fault, FaultKind};
 use crate::sys::map::Map;
 use crate::zip::records::dos_time;
 use crate::zip::{Archive, Attributes, Entry, Method};
@@ -116,6 +116,14 @@ impl Input {
 
     /// The wheel file that `map` shows; `path` is for messages.
     pub fn of_map(path: &Path, map: Map) -> Result<Self> {
+        if map.is_empty() {
+            let error = Error::from(Fault::malformed("wheel", None, "it is empty")).in_wheel(path);
+            return Err(match path == Path::new("-") {
+                true => error
+                    .with_hint("the other end of the pipe has sent nothing; see whether that program failed"),
+                false => error.with_hint("build or download it again"),
+            });
+        }
         let archive = Archive::parse(&map).map_err(|fault| {
             let unsupported = fault.kind == FaultKind::Unsupported;
             let error = Error::from(fault);

@@ -99,7 +99,10 @@ impl StreamReader {
                 return Err(Fault::malformed(
                     "deflate stream",
                     written,
-                    format!("it ends after {written} of {} bytes", member.size),
+                    match written == member.size {
+                        true => format!("all {written} bytes are there, but not the stream's last block"),
+                        false => format!("it ends after {written} of {} bytes", member.size),
+                    },
                 )
                 .into());
             }
@@ -117,7 +120,7 @@ impl StreamReader {
                 "deflate stream",
                 written,
                 format!(
-                    "it ends after {read} of {} compressed and {written} of {} uncompressed bytes",
+                    "it ends after {read} compressed and {written} uncompressed bytes, the archive says {} and {}",
                     deflated.len(),
                     member.size
                 ),

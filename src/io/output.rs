@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{Error, Result};
 
+/// How often the output directory is made again if it is gone.
+const ATTEMPTS: usize = 8;
+
 /// A file or directory tree that has no name yet.
 #[derive(Debug)]
 pub struct Pending {
@@ -33,22 +36,25 @@ impl Pending {
     /// A new empty file that will be `directory/name`.
     pub fn file(directory: &Path, name: &str) -> Result<Self> {
         let failed = |error| Error::io("write in", directory.to_owned(), error);
-        let state = match unnamed(directory).map_err(failed)? {
-            Some(file) => State::Unnamed(file),
-            None => {
-                let path = hidden(directory, name);
-                let file =
-                    File::options().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
-                State::Hidden(Some(file), path)
-            }
+        let make = || {
+            Ok(match unnamed(directory)? {
+                Some(file) => State::Unnamed(file),
+                None => {
+                    let path = hidden(directory, name);
+                    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+                    State::Hidden(Some(file), path)
+                }
+            })
         };
+        let state = in_directory(directory, make).map_err(failed)?;
         Ok(Self { directory: directory.to_owned(), name: name.to_owned(), state })
     }
 
     /// A new empty directory that will be `directory/name`. Returns its present path too.
     pub fn tree(directory: &Path, name: &str) -> Result<(Self, PathBuf)> {
         let path = hidden(directory, name);
-        fs::create_dir(&path).map_err(|error| Error::io("create", path.clone(), error))?;
+        in_directory(directory, || fs::create_dir(&path))
+            .map_err(|error| Error::io("create", path.clone(), error))?;
         let state = State::Hidden(None, path.clone());
         Ok((Self { directory: directory.to_owned(), name: name.to_owned(), state }, path))
     }
@@ -73,12 +79,28 @@ impl Pending {
             State::Hidden(_, path) => Ok(path.clone()),
             State::Unnamed(file) => {
                 let path = hidden(&self.directory, &self.name);
-                link(file, &path)?;
+                in_directory(&self.directory, || link(file, &path))?;
                 self.state = State::Hidden(None, path.clone());
                 Ok(path)
             }
             State::Done => Err(io::Error::other("committed already")),
         }
+    }
+}
+
+impl Pending {
+    /// Puts the output at `target`, directly if it has no name and nothing is there.
+    fn give_name(&mut self, target: &Path) -> io::Result<Option<(PathBuf, bool)>> {
+        if let State::Unnamed(file) = &self.state {
+            match link(file, target) {
+                Ok(()) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let source = self.link()?;
+        let replaced = put(&source, target)?;
+        Ok(Some((source, replaced)))
     }
 }
 
@@ -102,39 +124,46 @@ pub fn scratch(directory: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// A name that was given.
+struct Given {
+    target: PathBuf,
+    /// Where the output stood before, and where what it has replaced stands now. `None`: it had no name, and none
+    /// was replaced.
+    source: Option<(PathBuf, bool)>,
+}
+
 /// Gives all of `outputs` their names. On an error every name is as it was before the call.
 pub fn commit(outputs: &mut [Pending]) -> Result<Vec<PathBuf>> {
-    let mut sources = Vec::with_capacity(outputs.len());
+    let mut given: Vec<Given> = Vec::with_capacity(outputs.len());
     for output in outputs.iter_mut() {
-        let path = output.path();
-        sources.push(output.link().map_err(|error| Error::io("name", path, error))?);
-    }
-    let mut renamed: Vec<(PathBuf, PathBuf, bool)> = Vec::with_capacity(outputs.len());
-    for (output, source) in outputs.iter().zip(&sources) {
         let target = output.path();
-        match put(source, &target) {
-            Ok(replaced) => renamed.push((source.clone(), target, replaced)),
+        match output.give_name(&target) {
+            Ok(source) => given.push(Given { target, source }),
             Err(error) => {
-                for (source, target, replaced) in renamed.into_iter().rev() {
+                for Given { target, source } in given.into_iter().rev() {
                     // Best effort: the error that started this is the one to report.
-                    let _ = if replaced { exchange(&source, &target) } else { fs::rename(&target, &source) };
+                    let _ = match source {
+                        None => fs::remove_file(&target),
+                        Some((source, true)) => exchange(&source, &target),
+                        Some((source, false)) => fs::rename(&target, &source),
+                    };
                 }
-                return Err(Error::io("rename a finished wheel to", target, error));
+                return Err(Error::io("give its name to a finished wheel,", target, error));
             }
         }
     }
     // From here on nothing can fail: the old files that were replaced stand at the hidden paths.
-    for (output, (source, _, replaced)) in outputs.iter_mut().zip(&renamed) {
-        if *replaced {
+    for (output, Given { source, .. }) in outputs.iter_mut().zip(&given) {
+        if let Some((source, true)) = source {
             let _ = remove(source);
         }
         output.state = State::Done;
     }
     if let Some(output) = outputs.first() {
-        // Makes the renames durable where directories can be synced.
+        // Makes the names durable where directories can be synced.
         let _ = File::open(&output.directory).and_then(|directory| directory.sync_all());
     }
-    Ok(renamed.into_iter().map(|(_, target, _)| target).collect())
+    Ok(given.into_iter().map(|given| given.target).collect())
 }
 
 /// Renames `source` to `target`. Whether `target` existed; it then stands at `source`.
@@ -148,6 +177,18 @@ fn put(source: &Path, target: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::rename(source, target).map(|()| false),
         Err(error) => Err(error),
     }
+}
+
+/// Does `make` in `directory`. Another run that fails may have removed it in the meantime: a directory that this one
+/// made too, and that seemed empty because files without names are not seen.
+fn in_directory<T>(directory: &Path, make: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..ATTEMPTS {
+        match make() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(directory)?,
+            result => return result,
+        }
+    }
+    make()
 }
 
 /// Hidden, and unlike the names of other runs, in the output directory so that a rename stays on one file system.
@@ -268,6 +309,19 @@ mod tests {
         drop(outputs);
         assert_eq!(names(directory), ["b"]);
         assert_eq!(fs::read_to_string(directory.join("b")).unwrap(), "old");
+    }
+
+    /// Two runs share a new output directory; one fails and removes it, because it looks empty.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_directory_that_another_run_removes_is_made_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = &scratch.path().join("new/dist");
+        let mut outputs = [Pending::file(directory, "a").unwrap()];
+        outputs[0].open_file().unwrap().write_all(b"1").unwrap();
+        fs::remove_dir_all(directory.parent().unwrap()).unwrap();
+        commit(&mut outputs).unwrap();
+        assert_eq!(fs::read_to_string(directory.join("a")).unwrap(), "1");
     }
 
     fn hidden_file(directory: &Path) -> Pending {

@@ -1,23 +1,21 @@
 //! Finds the bundles and the wrappers of a PE32+ file.
 
 use object::LittleEndian as LE;
-use object::pe::{IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_DISCARDABLE};
+use object::pe::IMAGE_SCN_CNT_INITIALIZED_DATA;
 
 use super::debug::DebugDirectory;
 use super::headers::{Headers, Section};
 use super::{PeLayout, WrapperTable, references};
 use crate::fatbin::wrapper::{
-    BundleSection, HIPF_MAGIC, HIPK_MAGIC, Located, WRAPPER_BINARY, WRAPPER_LEN, Wrapper,
+    BundleSection, HIPF_MAGIC, HIPK_MAGIC, Located, MAX_WRAPPERS, WRAPPER_BINARY, WRAPPER_LEN, Wrapper,
 };
-use crate::fault::{Fault, FaultKind, Result};
+use crate::fault::{Fault, Result};
 use crate::source::ReadAt;
 
 /// Names of the bundle section: cut to 8 characters by the linker, or whole behind a `/123` name.
 const BUNDLE_NAMES: [&[u8]; 2] = [b".hip_fat", b".hip_fatbin"];
 /// Names of the wrapper section.
 const WRAPPER_NAMES: [&[u8]; 2] = [b".hipFatB", b".hipFatBinSegment"];
-/// The kpack loader takes no more kernels than this from one archive, so no binary can use more wrappers.
-const MAX_WRAPPERS: u64 = 1 << 20;
 /// Longer than every name that matters, terminator included.
 const LONG_NAME_LEN: u64 = 24;
 
@@ -39,19 +37,21 @@ pub fn locate(source: &mut dyn ReadAt) -> Result<Located<PeLayout>> {
         .filter(|(_, section)| BUNDLE_NAMES.contains(&section.name.as_slice()) && !section.raw().is_empty())
         .map(|(index, _)| index)
         .collect();
-    let tables = match read_wrapper_tables(source, &headers) {
-        Ok(tables) => tables,
-        // Without bundles a damaged wrapper section is none of our business.
-        Err(fault) if bundles.is_empty() && fault.kind != FaultKind::Unreadable => return Ok(Located::Plain),
-        Err(fault) => return Err(fault),
-    };
-    let magics =
-        || tables.iter().flat_map(|table| table.bytes.chunks_exact(WRAPPER_LEN as usize)).map(magic_of);
+    let tables = read_wrapper_tables(source, &headers)?;
+    let magics = || tables.iter().flat_map(|table| table.wrappers()).map(|(_, wrapper)| magic_of(wrapper));
     if magics().next().is_some() && magics().all(|magic| magic == HIPK_MAGIC) {
         return Ok(Located::AlreadySplit);
     }
     if bundles.is_empty() {
-        return Ok(Located::Plain);
+        return match tables.iter().find(|table| table.wrappers().next().is_some()) {
+            None => Ok(Located::Plain),
+            // The linker can be told to merge sections.
+            Some(table) => Err(Fault::unsupported(
+                "section .hipFatB",
+                table.offset,
+                "there is no section .hip_fat with the bundles that the wrappers use",
+            )),
+        };
     }
     headers.check_layout()?;
     references::check_headers(&headers, &bundles)?;
@@ -59,7 +59,7 @@ pub fn locate(source: &mut dyn ReadAt) -> Result<Located<PeLayout>> {
         bundles.iter().map(|&index| bundle_section(&headers.sections[index])).collect();
     let wrappers = resolve_wrappers(&headers, &tables, &sections)?;
     if wrappers.is_empty() {
-        return Err(Fault::malformed(
+        return Err(Fault::unsupported(
             headers.sections[bundles[0]].label(),
             sections[0].range.start,
             "there are bundles, but no wrapper in a .hipFatB section points at them",
@@ -70,8 +70,8 @@ pub fn locate(source: &mut dyn ReadAt) -> Result<Located<PeLayout>> {
     Ok(Located::Fat(PeLayout { machine, sections, wrappers, headers, bundles, tables, debug }))
 }
 
-/// Looks up `/123` names of sections that may be ours. Linkers keep long names for debug sections, which are
-/// discardable, so that nearly every file is spared the read.
+/// Looks up `/123` names of sections that may be ours: initialized data. Most are debug sections, but GNU ld keeps long
+/// names for all, and lld for what is marked discardable, which the bundles can be.
 fn resolve_long_names(source: &mut dyn ReadAt, headers: &mut Headers) -> Result<()> {
     let file = &headers.nt.file_header;
     let symbols = u64::from(file.pointer_to_symbol_table.get(LE));
@@ -80,8 +80,7 @@ fn resolve_long_names(source: &mut dyn ReadAt, headers: &mut Headers) -> Result<
         return Ok(());
     }
     for section in &mut headers.sections {
-        let wanted = section.flags & IMAGE_SCN_CNT_INITIALIZED_DATA.0 != 0
-            && section.flags & IMAGE_SCN_MEM_DISCARDABLE.0 == 0;
+        let wanted = section.flags & IMAGE_SCN_CNT_INITIALIZED_DATA.0 != 0;
         let offset = section
             .name
             .strip_prefix(b"/")
@@ -110,7 +109,8 @@ fn bundle_section(section: &Section) -> BundleSection {
     BundleSection { address: u64::from(section.rva), range: raw.start..raw.start + length }
 }
 
-/// Reads every `.hipFatB` section. Bytes behind the last whole wrapper must be zeros.
+/// Reads every `.hipFatB` section that has raw data (in a file of debug information it has none). What is no wrapper in
+/// it must be zeros: linkers may pad.
 fn read_wrapper_tables(source: &mut dyn ReadAt, headers: &Headers) -> Result<Vec<WrapperTable>> {
     let mut tables = Vec::new();
     let mut count = 0;
@@ -120,6 +120,9 @@ fn read_wrapper_tables(source: &mut dyn ReadAt, headers: &Headers) -> Result<Vec
         }
         let raw = section.raw();
         let length = section.span();
+        if raw.is_empty() {
+            continue;
+        }
         if length > raw.end - raw.start {
             return Err(Fault::malformed(
                 section.label(),
@@ -135,16 +138,17 @@ fn read_wrapper_tables(source: &mut dyn ReadAt, headers: &Headers) -> Result<Vec
                 format!("more than {MAX_WRAPPERS} wrappers"),
             ));
         }
-        let mut bytes = source.read_vec(raw.start, length, &section.label())?;
-        let rest = bytes.split_off((length - length % WRAPPER_LEN) as usize);
-        if rest.iter().any(|&byte| byte != 0) {
-            return Err(Fault::malformed(
+        let table =
+            WrapperTable { offset: raw.start, bytes: source.read_vec(raw.start, length, &section.label())? };
+        let end = table.wrappers().last().map_or(0, |(at, wrapper)| at + wrapper.len());
+        if table.bytes[end..].iter().any(|&byte| byte != 0) {
+            return Err(Fault::unsupported(
                 section.label(),
-                raw.start + bytes.len() as u64,
-                format!("{} bytes behind the last whole wrapper are not zero", rest.len()),
+                raw.start + end as u64,
+                format!("{} bytes behind the last whole wrapper are not zero", table.bytes.len() - end),
             ));
         }
-        tables.push(WrapperTable { offset: raw.start, bytes });
+        tables.push(table);
     }
     Ok(tables)
 }
@@ -163,12 +167,12 @@ fn resolve_wrappers(
     for table in tables {
         let section = headers.sections.iter().find(|section| section.raw().start == table.offset);
         let first_rva = section.map_or(0, |section| u64::from(section.rva));
-        for (index, bytes) in (0u64..).zip(table.bytes.chunks_exact(WRAPPER_LEN as usize)) {
-            let offset = table.offset + WRAPPER_LEN * index;
+        for (at, bytes) in table.wrappers() {
+            let offset = table.offset + at as u64;
             let place = format!("wrapper {}", wrappers.len());
             let magic = magic_of(bytes);
             if magic != HIPF_MAGIC && magic != HIPK_MAGIC {
-                return Err(Fault::malformed(
+                return Err(Fault::unsupported(
                     place,
                     offset,
                     format!(
@@ -195,7 +199,7 @@ fn resolve_wrappers(
                     ),
                 ));
             }
-            wrappers.push(Wrapper { offset, address: first_rva + WRAPPER_LEN * index, magic, target });
+            wrappers.push(Wrapper { offset, address: first_rva + at as u64, magic, target });
         }
     }
     Ok(wrappers)

@@ -46,7 +46,7 @@ pub use verify::verify;
 
 use object::pe::{IMAGE_SCN_CNT_INITIALIZED_DATA, IMAGE_SCN_MEM_READ};
 
-use crate::fatbin::wrapper::{BundleSection, Wrapper};
+use crate::fatbin::wrapper::{BundleSection, WRAPPER_LEN, Wrapper};
 use debug::DebugDirectory;
 use headers::Headers;
 
@@ -78,11 +78,29 @@ pub struct PeLayout {
     debug: Option<DebugDirectory>,
 }
 
-/// The wrappers of one `.hipFatB` section as they are in the file.
+/// One `.hipFatB` section as it is in the file.
 #[derive(Clone, Debug)]
 struct WrapperTable {
-    /// Offset of the first wrapper in the file.
+    /// Offset of the first byte in the file.
     offset: u64,
-    /// Whole wrappers, 24 bytes each.
+    /// Wrappers, 24 bytes each, and zeros.
     bytes: Vec<u8>,
+}
+
+impl WrapperTable {
+    /// Each wrapper with its place in `bytes`: the next one starts at the next 8 bytes that are not all zero.
+    fn wrappers(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            loop {
+                let at = next;
+                let wrapper = self.bytes.get(at..at + WRAPPER_LEN as usize)?;
+                if wrapper[..8] != [0; 8] {
+                    next = at + wrapper.len();
+                    return Some((at, wrapper));
+                }
+                next = at + 8;
+            }
+        })
+    }
 }

@@ -370,7 +370,8 @@ fn assemble(
     let mut index = 0u32;
     for table in &layout.tables {
         let mut bytes = table.bytes.clone();
-        for wrapper in bytes.chunks_exact_mut(WRAPPER_LEN as usize) {
+        for (at, _) in table.wrappers() {
+            let wrapper = &mut bytes[at..at + WRAPPER_LEN as usize];
             if layout.wrappers.get(index as usize).is_some_and(|wrapper| wrapper.magic == HIPF_MAGIC) {
                 split_wrapper(wrapper, address, index);
             }

@@ -292,21 +292,21 @@ impl Check<'_> {
         for table in &self.layout.tables {
             let offset = self.shift.apply(table.offset);
             let found = output.read_vec(offset, table.bytes.len() as u64, "wrappers")?;
-            let pairs =
-                found.chunks_exact(WRAPPER_LEN as usize).zip(table.bytes.chunks_exact(WRAPPER_LEN as usize));
-            for ((found, before), (index, wrapper)) in pairs.zip(wrappers.by_ref()) {
-                let mut expected = before.to_vec();
+            let mut expected = table.bytes.clone();
+            let places = table.wrappers().map(|(at, _)| at);
+            for (at, (index, wrapper)) in places.zip(wrappers.by_ref()) {
                 if wrapper.magic == HIPF_MAGIC {
+                    let expected = &mut expected[at..at + WRAPPER_LEN as usize];
                     let (binary, reserved1) = (WRAPPER_BINARY as usize, WRAPPER_RESERVED1 as usize);
                     expected[..4].copy_from_slice(&HIPK_MAGIC.to_le_bytes());
                     expected[binary..binary + 8].copy_from_slice(&address.to_le_bytes());
                     expected[reserved1..reserved1 + 4].copy_from_slice(&index.to_le_bytes());
                 }
-                equal(&format!("wrapper {index}"), offset, found, &expected)?;
                 let place = self.after.place(wrapper.address, WRAPPER_LEN);
                 let at = self.shift.apply(wrapper.offset);
                 equal(&format!("wrapper {index}"), at, place, Place::File(at))?;
             }
+            equal("wrappers", offset, &found, &expected)?;
         }
         Ok(())
     }

@@ -53,11 +53,11 @@ impl State {
             || self.used.saturating_add(bytes) <= capacity && (small_ones_fit || self.used_by_small == 0)
     }
 
-    /// The smallest spare buffer that holds `size` bytes without wasting half of itself, and its capacity.
+    /// The smallest spare buffer that holds `size` bytes without wasting most of itself, and its capacity.
     fn best_spare(&self, size: usize) -> Option<(usize, usize)> {
         let capacities = self.spare.iter().map(Vec::capacity).enumerate();
         capacities
-            .filter(|&(_, capacity)| size <= capacity && capacity / 2 <= size)
+            .filter(|&(_, capacity)| size <= capacity && capacity / 4 <= size)
             .min_by_key(|&(_, capacity)| capacity)
     }
 }
@@ -136,7 +136,7 @@ impl Budget {
     fn make_room(&self, state: &mut State) {
         let too_much = |state: &State| {
             state.used.saturating_add(state.spare_bytes) > self.capacity
-                || state.spare.len() > 1 && state.spare_bytes > self.capacity / SMALL_SHARE
+                || state.spare.len() > 1 && state.spare_bytes > self.capacity / 2
         };
         while too_much(state) && !state.spare.is_empty() {
             state.spare_bytes -= state.spare.remove(0).capacity();
@@ -195,13 +195,6 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Gives back all but `bytes`: what was compressed takes less.
-    pub fn shrink(&mut self, bytes: usize) {
-        let surplus = self.bytes.saturating_sub(bytes);
-        self.bytes -= surplus;
-        self.budget.release(surplus, self.small);
-    }
-
     /// How many bytes it is for.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -322,7 +315,7 @@ mod tests {
         drop(oversized);
         thread.join().unwrap().unwrap();
         let mut grant = budget.acquire(10).unwrap();
-        grant.shrink(2);
+        drop(grant.split(8));
         let _second = budget.acquire(1).unwrap();
         cancel.stop();
         assert!(budget.acquire(1).is_err());

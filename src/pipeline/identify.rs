@@ -1,6 +1,6 @@
 //! Stage *identify*: whose wheel this is. Reads the `.dist-info` of the input.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::error::{Error, Result};
 use crate::fault::Fault;
@@ -72,9 +72,12 @@ pub fn identify(input: &Input, input_name: Option<&str>) -> Result<Identified> {
             Some(rows.into_iter().map(|row| (row.path.clone(), row)).collect())
         }
     };
-    let mut warnings = Vec::new();
+    let mut warnings: Vec<String> =
+        record.as_ref().and_then(|record| missing(record, input)).into_iter().collect();
     let filename = match input_name {
-        Some(name) => WheelFilename::parse(name)?,
+        Some(name) => {
+            WheelFilename::parse(name).map_err(|fault| Error::usage(format!("--input-name: {fault}")))?
+        }
         None => file_name(input, &dist_info, &identity, &wheel_file, &mut warnings)?,
     };
     let named = |name: &str| filename::normalize_dist_name(name);
@@ -91,6 +94,20 @@ pub fn identify(input: &Input, input_name: Option<&str>) -> Result<Identified> {
         ));
     }
     Ok(Identified { identity, dist_info, filename, wheel_file, metadata, record, warnings })
+}
+
+/// Says which files RECORD lists that the wheel does not have.
+fn missing(record: &HashMap<String, Row>, input: &Input) -> Option<String> {
+    let there: HashSet<&str> = input.members().iter().map(|member| member.name.as_str()).collect();
+    let mut missing: Vec<&str> =
+        record.keys().map(String::as_str).filter(|path| !there.contains(path)).collect();
+    missing.sort_unstable();
+    let first = missing.first()?;
+    let others = match missing.len() {
+        1 => String::new(),
+        count => format!(" and {} other file(s)", count - 1),
+    };
+    Some(format!("RECORD lists {first}{others}, which the wheel does not have: is it complete?"))
 }
 
 /// The input's own file name, or for a directory the one that its `.dist-info` calls for.
@@ -135,6 +152,9 @@ fn text(input: &Input, member: &Member, reader: &mut StreamReader) -> Result<Vec
         return Err(Error::from(fault).in_member(&member.name));
     }
     let mut bytes = Vec::new();
+    bytes.try_reserve_exact(member.size as usize).map_err(|_| {
+        Error::from(Fault::out_of_memory("member data", None, member.size)).in_member(&member.name)
+    })?;
     reader.read(input, member, None, |chunk| {
         bytes.extend_from_slice(chunk);
         Ok(())

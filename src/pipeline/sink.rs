@@ -121,11 +121,6 @@ impl Sink {
         Ok(Sink::Tree(TreeSink { pending, root, open: None }))
     }
 
-    /// Whether deflated bytes are wanted.
-    pub fn is_archive(&self) -> bool {
-        matches!(self, Sink::Archive(_))
-    }
-
     /// Copies a member as it stands in the input, without inflating it where both are archives.
     pub fn copy(&mut self, input: &Input, member: &Member, reader: &mut StreamReader) -> Result<()> {
         let raw = input.raw(member);

@@ -1,4 +1,5 @@
-//! The one place with `unsafe` code: memory maps, copyable inflate states, allocator settings. Everything outside
+//! The one place with `unsafe` code: memory maps, copyable inflate states, allocator settings, signals. Everything
+//! outside
 //! sees safe types.
 
 #![allow(unsafe_code)]
@@ -6,3 +7,4 @@
 pub mod inflate;
 pub mod malloc;
 pub mod map;
+pub mod signals;

@@ -131,6 +131,12 @@ impl Selection {
         Ok(selection)
     }
 
+    /// All built-in handlers.
+    pub fn every() -> Self {
+        let handlers = (0..HANDLERS.len()).map(Selected::BuiltIn).collect();
+        Self { handlers, globs: Vec::new() }
+    }
+
     fn add(&mut self, name: &str, custom: &[CustomHandler]) -> Result<()> {
         let built_in = HANDLERS.iter().position(|handler| handler.name == name).map(Selected::BuiltIn);
         let own = || custom.iter().find(|handler| handler.name == name).cloned().map(Selected::Custom);

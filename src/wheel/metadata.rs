@@ -181,7 +181,7 @@ pub fn device(devices: &DeviceSet, bundle: &Bundle) -> Vec<u8> {
 }
 
 fn fault(message: String) -> Fault {
-    Fault::malformed("METADATA", None, message)
+    Fault::malformed("header fields", None, message)
 }
 
 #[cfg(test)]

@@ -41,14 +41,14 @@ pub struct Hash {
 pub fn parse(bytes: &[u8]) -> Result<Vec<Row>> {
     // The CSV reader takes a quote that is never closed for a last field that is very long, and rows would be lost.
     if bytes.iter().filter(|&&byte| byte == b'"').count() % 2 == 1 {
-        return Err(Fault::malformed("RECORD", None, "a quoted field is not closed"));
+        return Err(Fault::malformed("rows", None, "a quoted field is not closed"));
     }
     let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bytes);
     let mut rows = Vec::new();
     let mut record = csv::ByteRecord::new();
     loop {
         let offset = reader.position().byte();
-        let fault = |message: String| Fault::malformed("RECORD", offset, message);
+        let fault = |message: String| Fault::malformed("rows", offset, message);
         match reader.read_byte_record(&mut record) {
             Ok(true) => {}
             Ok(false) => return Ok(rows),

@@ -29,7 +29,7 @@ impl WheelFile {
             && version.split('.').next() != Some("1")
         {
             return Err(Fault::unsupported(
-                "WHEEL",
+                "header fields",
                 None,
                 format!("Wheel-Version {version:?}, expected 1.x"),
             ));
@@ -77,7 +77,7 @@ pub fn top_level(overlay_root: &str) -> Vec<u8> {
 }
 
 fn fault(message: String) -> Fault {
-    Fault::malformed("WHEEL", None, message)
+    Fault::malformed("header fields", None, message)
 }
 
 #[cfg(test)]

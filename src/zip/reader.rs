@@ -303,9 +303,10 @@ fn entry(
             format!("local header of {name:?}"),
             header_offset,
             format!(
-                "it names {:?} ({:?}), the central directory {method:?}",
+                "it names {:?} ({:?}), the central directory {name:?} ({:?})",
                 String::from_utf8_lossy(&local.name),
-                local.method
+                local.method,
+                header.method
             ),
         ));
     }

@@ -45,11 +45,13 @@ fn complaints(program: &Path, arguments: &[&str], file: &Path) -> BTreeSet<Strin
 }
 
 /// Complaints that a split brings about and that are right to bring about.
-const EXPECTED: [&str; 3] = [
+const EXPECTED: [&str; 4] = [
     // The hole was in an executable segment, and one half has no code. Pages keep their protection all the same.
     "loadable segment is executable but contains no executable sections",
     // The note made way for program headers. A symbol table is no part of the process and stays as it is.
     "section .symtab symbol __abi_tag st_value out of bounds",
+    // The same for the symbol, without a name, that GNU ld makes for the note's section.
+    "section .symtab symbol st_value out of bounds",
     // pefile's guess at truncated files: the fixtures are tiny, and mostly padding without their device code.
     "Byte makes up of the file s contents. This may indicate truncation malformation.",
 ];
@@ -114,25 +116,43 @@ fn pefile_has_no_new_warning() {
     nothing_new("pe", "FATWHEEL_PYTHON", &["-c", SCRIPT]);
 }
 
-/// Checkers that are not part of the repository: `elf_image.py BEFORE AFTER` and `pe_image.py` print `same`.
+/// Fixtures that an outside checker cannot judge, and all that it says of them.
+const BEYOND_CHECKERS: [(&str, &str); 2] = [
+    // An odd number of bytes: it counts one more. `pe_compare` and pefile have the sum as Windows has it.
+    ("gnu.dll", "checksum is neither zero nor right"),
+    // It knows one section of bundles and misses the padding in front of the second. `elf_compare` knows both.
+    ("libtwo.so", "memory at 0x5f98 is no longer mapped"),
+];
+
+/// What a checker that is not part of the repository says of one file: `elf_image.py BEFORE AFTER` and `pe_image.py`
+/// print `same`. `None` if it agrees, or is not there.
+pub fn outside_checker(format: &str, name: &str, before: &[u8], after: &[u8]) -> Option<String> {
+    let checkers = std::env::var_os("FATWHEEL_CHECKERS")?;
+    let python = find_or_skip("FATWHEEL_PYTHON")?;
+    let directory = tempfile::tempdir().unwrap();
+    let (old, new) = (directory.path().join("before"), directory.path().join("after"));
+    fs::write(&old, before).unwrap();
+    fs::write(&new, after).unwrap();
+    let script = Path::new(&checkers).join(format!("{format}_image.py"));
+    let output = run(Command::new(python).arg(script).arg(&old).arg(&new));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = format!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    let beyond = BEYOND_CHECKERS.iter().find(|(beyond, _)| *beyond == name);
+    let expected = beyond.map_or("same", |(_, said)| said);
+    (said.trim() != expected).then(|| said.trim().to_owned())
+}
+
 #[test]
 fn outside_checkers_agree() {
-    let Some(checkers) = std::env::var_os("FATWHEEL_CHECKERS") else {
+    if std::env::var_os("FATWHEEL_CHECKERS").is_none() {
         eprintln!("skipped: FATWHEEL_CHECKERS names no directory");
         return;
-    };
-    let Some(python) = find_or_skip("FATWHEEL_PYTHON") else { return };
+    }
     for format in ["elf", "pe"] {
-        let script = Path::new(&checkers).join(format!("{format}_image.py"));
         let problems = in_parallel(&fixtures(format), |fixture| {
-            let directory = tempfile::tempdir().unwrap();
-            let (before, after) = (directory.path().join("before"), directory.path().join("after"));
-            fs::write(&before, &fixture.bytes).unwrap();
-            fs::write(&after, rewrite_fat(&fixture.name, &fixture.bytes, &marker(&fixture.name))).unwrap();
-            let output = run(Command::new(&python).arg(&script).arg(&before).arg(&after));
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            let said = format!("{said}{}", String::from_utf8_lossy(&output.stderr));
-            (said.trim() != "same").then(|| format!("{}: {}", fixture.name, said.trim()))
+            let after = rewrite_fat(&fixture.name, &fixture.bytes, &marker(&fixture.name));
+            let said = outside_checker(format, &fixture.name, &fixture.bytes, &after);
+            said.map(|said| format!("{}: {said}", fixture.name))
         });
         let problems: Vec<String> = problems.into_iter().flatten().collect();
         assert!(problems.is_empty(), "{}", problems.join("\n"));

@@ -20,12 +20,10 @@ pub enum Fate {
 
 /// How to run a file: directly, through the loader, or under an emulator.
 pub fn command(name: &str, file: &Path) -> Option<Command> {
-    let machine = name.strip_prefix("static_pie_").unwrap_or("x86_64");
-    let emulator = match machine {
-        "x86_64" => None,
-        "powerpc64le" => Some(find("qemu-ppc64le")?),
-        machine => Some(find(&format!("qemu-{machine}"))?),
-    };
+    let machines =
+        [("aarch64", "qemu-aarch64"), ("powerpc64le", "qemu-ppc64le"), ("riscv64", "qemu-riscv64")];
+    let emulator = machines.iter().find(|(machine, _)| name.ends_with(machine));
+    let emulator = emulator.map(|(_, emulator)| find(emulator).ok_or(())).transpose().ok()?;
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return None;
     }

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
+use super::inputs;
 use super::loading::Fate;
 use super::rewrite::Fixture;
 use super::tools::{ELF_TOOLS, Tool, required};
@@ -33,8 +34,13 @@ fn render(fixtures: &[Fixture], tools: &[Tool], cells: &Cells) -> String {
          `tests/fixtures/README.md`. Each is split, changed by the tool, then loaded and run; beside it, the input is\n\
          changed by the same tool and loaded. *loads*: both load and give the right answers. Where they differ: ours / the\n\
          input's. *refused*: the tool exits with an error for both (programs of other machines,\n\
-         debug information that dwz does not support).\n",
+         debug information that dwz does not support).\n\n\
+         ## What is tested by what\n\n\
+         A fixture is compared as memory, loaded, and changed by every tool; a file that a tool has made of any fixture is\n\
+         split and compared in the same way. What no tool makes is built in memory.\n\n",
     );
+    text.push_str(&inputs::table());
+    text.push_str("\n## What tools leave of it\n");
     for group in tools.chunks(7) {
         text.push_str("\n| |");
         group.iter().for_each(|tool| write!(text, " {} |", tool.name).unwrap());

@@ -26,9 +26,9 @@ const fn tool(name: &'static str, program: &'static str, arguments: &'static [&'
     Tool { name, program, arguments }
 }
 
-const P14: &str = "FATWHEEL_PATCHELF_0_14";
-const P17: &str = "FATWHEEL_PATCHELF_0_17";
-const P19: &str = "FATWHEEL_PATCHELF_0_19";
+pub const P14: &str = "FATWHEEL_PATCHELF_0_14";
+pub const P17: &str = "FATWHEEL_PATCHELF_0_17";
+pub const P19: &str = "FATWHEEL_PATCHELF_0_19";
 const RPATH: &[&str] = &["--set-rpath", "$ORIGIN/../a/rather/long/search/path:$ORIGIN", "{}"];
 const SONAME: &[&str] = &["--set-soname", "libquite_another_name.so.1", "{}"];
 const NEEDED: &[&str] = &["--add-needed", "libm.so.6", "{}"];
@@ -60,11 +60,17 @@ pub const ELF_TOOLS: [Tool; 21] = [
 ];
 
 /// What people do to PE files.
-pub const PE_TOOLS: [Tool; 4] = [
+pub const PE_TOOLS: [Tool; 5] = [
     tool("strip", "x86_64-w64-mingw32-strip", &["{}"]),
     tool("objcopy", "x86_64-w64-mingw32-objcopy", &["{}"]),
     tool("llvm-strip", "llvm-strip-19", &["{}"]),
     tool("llvm-objcopy", "llvm-objcopy-19", &["{}"]),
+    // An Authenticode signature; `{}.key` and `{}.pem` are made for it.
+    tool(
+        "osslsigncode",
+        "osslsigncode",
+        &["sign", "-certs", "{}.pem", "-key", "{}.key", "-in", "{}.unsigned", "-out", "{}"],
+    ),
 ];
 
 /// The program that an environment variable names, or that is on `PATH`.
@@ -130,6 +136,10 @@ impl Tool {
         let program = find(self.program).unwrap_or_else(|| panic!("{} is missing", self.program));
         let original = file.with_extension("orig");
         fs::copy(fixture_root().join("README.md"), &original).unwrap();
+        if self.program == "osslsigncode" {
+            make_certificate(file);
+            fs::rename(file, with_suffix(file, ".unsigned")).unwrap();
+        }
         if self.program == "chrpath" {
             run(Command::new(find(P17).unwrap()).args(["--set-rpath", "/longer/than/x"]).arg(file));
         }
@@ -141,6 +151,23 @@ impl Tool {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() { Ok(()) } else { Err(format!("{}: {said}", output.status)) }
     }
+}
+
+/// `file` with `suffix` behind its name.
+fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// A key and a certificate that it has signed itself, beside `file`.
+fn make_certificate(file: &Path) {
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
+    command.args(["-subj", "/CN=fatwheel test"]);
+    command.arg("-keyout").arg(with_suffix(file, ".key")).arg("-out").arg(with_suffix(file, ".pem"));
+    let made = run(&mut command);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
 /// Does `work` for every job on all processors; results are in the order of the jobs.

@@ -11,12 +11,15 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod ahead;
 mod cli;
 mod clients;
 mod databases;
 mod determinism;
 mod device_wheel;
 mod directory;
+#[cfg(target_os = "linux")]
+mod disk;
 mod host_wheel;
 mod hostile;
 mod installs;
@@ -24,6 +27,7 @@ mod kpack;
 mod library;
 mod malformed;
 mod manifest;
+mod messages;
 mod pipe;
 mod regression;
 mod resplit;

@@ -50,7 +50,7 @@ fn not_a_zip() {
     let (_scratch, path) = written(b"short");
     refuse_bad(&path, &[], &["5 bytes"]);
     let (_scratch, path) = written(b"");
-    refuse_bad(&path, &[], &["0 bytes"]);
+    refuse_bad(&path, &[], &["it is empty"]);
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn a_broken_pipe_leaves_nothing() {
     let mut appended = whole.clone();
     appended.extend(b"more");
     let cases: [(&[u8], &str); 5] = [
-        (b"", "cannot be"),
+        (b"", "the other end of the pipe has sent nothing"),
         (b"this is no zip archive, but it is long enough for one", "no zip archive"),
         (&whole[..whole.len() * 2 / 3], "truncated"),
         (&flipped, "fatdemo/"),

@@ -245,6 +245,28 @@ fn the_parity_table_names_tests_that_exist() {
     assert_none(&missing);
 }
 
+/// The fuzz targets are a package of their own, which nobody builds until they are needed.
+#[test]
+fn fuzz_targets_are_locked_to_the_same_dependencies() {
+    let dependencies = |lock: &str| -> Vec<String> {
+        let text = fs::read_to_string(Path::new(ROOT).join(lock)).unwrap();
+        let (_, package) = text.split_once("name = \"fatwheel\"\n").unwrap();
+        let (_, list) = package.split_once("dependencies = [").unwrap();
+        let (list, _) = list.split_once(']').unwrap();
+        // `"name"`, or `"name version"` where there are several.
+        let names = list.lines().filter_map(|line| line.trim().strip_prefix('"'));
+        names.filter_map(|line| line.split([' ', '"']).next()).map(str::to_owned).collect()
+    };
+    // The main lock also counts what only tests and benches use.
+    let (ours, theirs) = (dependencies("Cargo.lock"), dependencies("fuzz/Cargo.lock"));
+    let manifest = fs::read_to_string(Path::new(ROOT).join("Cargo.toml")).unwrap();
+    let (_, development) = manifest.split_once("[dev-dependencies]").unwrap();
+    let only_tests = |name: &str| development.lines().any(|line| line.starts_with(&format!("{name} ")));
+    let missing: Vec<&String> =
+        ours.iter().filter(|name| !theirs.contains(name) && !only_tests(name)).collect();
+    assert!(missing.is_empty(), "fuzz/Cargo.lock lacks {missing:?}: run `cargo update -w` in fuzz");
+}
+
 #[test]
 fn main_is_thin() {
     let text = fs::read_to_string(Path::new(ROOT).join("src/main.rs")).unwrap();

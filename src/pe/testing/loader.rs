@@ -230,7 +230,7 @@ pub(in crate::pe) fn differences(before: &[u8], after: &[u8], marker: &[u8]) -> 
 fn compare_memory(old: &Loaded, new: &Loaded, bad: &mut Vec<String>) {
     let mut exempt = BTreeSet::new();
     for section in old.named(b".hipFatB") {
-        for at in (section.rva..section.rva + section.memory() / 24 * 24).step_by(24) {
+        for at in wrapper_rvas(old, section) {
             exempt.extend((at..at + 4).chain(at + 8..at + 20));
         }
     }
@@ -308,10 +308,22 @@ fn compare_headers(old: &Loaded, new: &Loaded, bad: &mut Vec<String>) {
     }
 }
 
+/// Where wrappers start in `section`: at the next 8 bytes that are not all zero.
+fn wrapper_rvas(old: &Loaded, section: &Header) -> Vec<u32> {
+    let mut found = Vec::new();
+    let (mut at, end) = (section.rva, section.rva + section.memory());
+    while at + 24 <= end {
+        let empty = old.memory[at as usize..][..8] == [0; 8];
+        found.extend((!empty).then_some(at));
+        at += if empty { 8 } else { 24 };
+    }
+    found
+}
+
 fn compare_wrappers(old: &Loaded, new: &Loaded, marker: u32, bad: &mut Vec<String>) {
     let mut index = 0;
     for section in old.named(b".hipFatB") {
-        for at in (section.rva..section.rva + section.memory() / 24 * 24).step_by(24) {
+        for at in wrapper_rvas(old, section) {
             let (a, b) = (&old.memory[at as usize..][..24], &new.memory[at as usize..][..24]);
             if u32_at(a, 0) == HIPK {
                 if a != b {

@@ -216,9 +216,45 @@ fn whole_section_names_are_found_too() {
     let file = image.build();
     assert_eq!(fat(&file).unwrap().wrappers.len(), 4);
     try_split(&file, MARKER).unwrap();
+    // lld-link gives a long name to what is discardable.
+    image.sections[index].flags = DISCARDABLE;
+    try_split(&image.build(), MARKER).unwrap();
     // Numbers that lead nowhere are names like any other.
-    image.sections[index].name = *b"/9999999";
+    for section in [index, table] {
+        image.sections[section].name = *b"/9999999";
+    }
     assert!(matches!(locate(&mut image.build().as_slice()).unwrap(), Located::Plain));
+}
+
+/// Contributions of objects that are aligned to more than 8 bytes.
+#[test]
+fn wrappers_may_have_zeros_between_them() {
+    let Fixture { mut image, fat: bundles, table, .. } = fixture();
+    for pad in [8usize, 16, 40] {
+        let Fixture { image: mut padded, .. } = fixture();
+        let old = std::mem::take(&mut padded.sections[table].data);
+        let stride = 24 + pad;
+        let mut data = vec![0; pad];
+        for wrapper in old.chunks(24) {
+            data.extend_from_slice(wrapper);
+            data.resize(data.len() + pad, 0);
+        }
+        padded.sections[table].data = data;
+        for (spot, _) in &mut padded.pointers {
+            if spot.0 == table {
+                spot.1 = pad as u32 + spot.1 / 24 * stride as u32 + spot.1 % 24;
+            }
+        }
+        let file = padded.build();
+        let layout = fat(&file).unwrap();
+        let rva = u64::from(padded.rvas()[bundles]);
+        let targets: Vec<u64> = layout.wrappers.iter().map(|wrapper| wrapper.target - rva).collect();
+        assert_eq!(targets, [0x3000, 0, 0x1000, 0x1000], "{pad}");
+        split(&file);
+    }
+    image.sections[table].data.splice(24..24, [0, 0, 0, 0, 0, 0, 0, 1]);
+    image.sections[table].data.extend([0; 16]);
+    assert!(refused(&image).message.contains("magic"));
 }
 
 #[test]

@@ -181,7 +181,14 @@ fn keep_whole(fault: Fault, name: &str, options: &SplitOptions, warnings: &mut V
         warnings.push(format!("{name}: stays whole in the host wheel: {fault}"));
         return Ok(());
     }
-    Err(Error::from(fault).in_member(name))
+    let helps = fault.kind == FaultKind::Unsupported;
+    let error = Error::from(fault).in_member(name);
+    Err(match helps {
+        true => error.with_hint(
+            "--keep-unsupported leaves such a binary whole in the host wheel; please report the case",
+        ),
+        false => error,
+    })
 }
 
 /// Bundles that no wrapper points at hold code that no program can ask for. They are archived all the same.

@@ -110,6 +110,7 @@ pub fn plan(
     let root = overlay_root(settings, input, classified)?;
     let (binaries, moved) = match &root {
         Some(root) => {
+            wheels::forgotten_files(input, root, settings, options, warnings)?;
             let mut unknown = Unknown::default();
             let moved = wheels::database_files(input, root, settings, &duplicates, &mut unknown);
             for file in &moved {
@@ -196,7 +197,11 @@ pub fn plan(
         archives.archives.iter().filter(|archive| archive.written).map(|archive| archive.path.clone()),
     )?;
     let (body, dist_info) = wheels::host_order(input, identified, &moved, &duplicates, warnings);
-    let host_metadata = metadata::rewrite_host(&identified.metadata, &devices_set, false)?;
+    let rewritten = |variant| {
+        metadata::rewrite_host(&identified.metadata, &devices_set, variant)
+            .map_err(|fault| Error::from(fault).in_member(&identified.path("METADATA")))
+    };
+    let host_metadata = rewritten(false)?;
     let variant = options
         .variant
         .as_ref()
@@ -205,7 +210,7 @@ pub fn plan(
             Ok::<_, Error>(VariantPlan {
                 file_name: variant::file_name(&identified.filename.to_string(), &variant.label)
                     .map_err(usage)?,
-                metadata: metadata::rewrite_host(&identified.metadata, &devices_set, true)?,
+                metadata: rewritten(true)?,
                 json: variant::variant_json(&devices_set, &variant.label, variant.format).map_err(usage)?,
             })
         })

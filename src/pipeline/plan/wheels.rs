@@ -10,10 +10,12 @@ use crate::arch::table::Bundle;
 use crate::error::{Error, Result};
 use crate::fault::Fault;
 use crate::io::Input;
-use crate::options::OutputFormat;
+use crate::options::{OutputFormat, SplitOptions};
 use crate::pipeline::classify::Classified;
 use crate::pipeline::identify::Identified;
 use crate::wheel::archs::ArchFilter;
+use crate::wheel::database::Selection;
+use crate::wheel::device_glob::DeviceGlob;
 use crate::wheel::dist_info::installed_path;
 use crate::wheel::filename::WheelFilename;
 use crate::wheel::record;
@@ -25,6 +27,39 @@ pub struct MovedFile {
     pub member: usize,
     /// The bundle.
     pub bundle: Bundle,
+}
+
+/// Warns of patterns that match nothing, and of files that would move if somebody had said so.
+pub fn forgotten_files(
+    input: &Input,
+    root: &str,
+    settings: &Settings,
+    options: &SplitOptions,
+    warnings: &mut Vec<String>,
+) -> Result<()> {
+    let paths = || {
+        let files = input.members().iter().filter(|member| !member.is_directory());
+        files.filter_map(|member| below(root, &member.name))
+    };
+    // Those of a rules file are for wheels of several kinds.
+    for pattern in &options.device_files {
+        let glob = DeviceGlob::parse(pattern).map_err(|fault| Error::usage(fault.to_string()))?;
+        if !paths().any(|path| glob.capture(path).is_some()) {
+            warnings.push(format!("--device-files {pattern:?} matches no file below {root}"));
+        }
+    }
+    if settings.wants.databases.is_none() && settings.wants.device_files.is_none() {
+        let every = Selection::every();
+        let mut staying = paths().filter(|path| every.classify(path, &settings.table).is_some());
+        if let Some(example) = staying.next() {
+            warnings.push(format!(
+                "{} file(s) for single GPUs, such as {root}/{example}, stay in the host wheel; \
+                 --wheel-type or --databases moves them to the device wheels",
+                1 + staying.count()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Finds the per-architecture files below `root`; those whose architecture nobody knows are noted in `unknown`.
