@@ -6,9 +6,12 @@ use super::locate::ElfLayout;
 use super::testing::{Content, DEVICE_BYTE, ElfBuilder, TestSection, Via};
 use super::tests::{MARKER, fat, located, segment_kinds, split};
 use super::view::ElfView;
+use super::{plan, verify};
+use crate::edit::Planned;
 use crate::fatbin::test_support::BundleBuilder;
 use crate::fatbin::wrapper::Located;
 use crate::fault::FaultKind;
+use proptest::prelude::*;
 
 /// A bundle of some 50 KiB with device bytes for two GPUs.
 fn bundle() -> Vec<u8> {
@@ -121,6 +124,17 @@ fn are_split_like_those_with_section_headers() {
     assert_eq!((layout.sections.len(), start), (1, fat(&file).sections[0].address));
 }
 
+/// The marker is then at the bundle's end, and nothing but the wrappers leads to it.
+#[test]
+fn a_bundle_at_the_start_of_its_segment() {
+    let mut builder = builder();
+    builder.segments[2].1.remove(0);
+    let rodata = builder.segments[1].1[0].clone();
+    builder.segments[1].1.push(TestSection { name: ".rodata".to_owned(), ..rodata });
+    let file = builder.build();
+    check(&file, &fat(&file));
+}
+
 #[test]
 fn programs_have_pointers_in_place() {
     let (bytes, second) = bundles();
@@ -200,4 +214,42 @@ fn what_looks_like_a_wrapper_inside_a_bundle_is_none() {
     // With section headers the rest of the judges agree.
     let (after, _) = split(&file, MARKER).unwrap();
     assert!(problems(&file, &after, MARKER, 8, 1).is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn mutated_files_never_panic(
+        program in any::<bool>(),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0u8..6, any::<u64>()), 1..5),
+    ) {
+        let mut builder = builder();
+        if program {
+            builder.kind = 2;
+            builder.base = 0x40_0000;
+            builder.wrappers.iter_mut().for_each(|wrapper| wrapper.via = Via::InPlace);
+        }
+        let whole = builder.build();
+        let mut file = strip_sections(&whole);
+        let wrappers = fat(&whole).wrappers[0].offset as usize;
+        let segments = 64 + 56 * segment_kinds(&file).len();
+        for (index, what, value) in edits {
+            let range = match what {
+                0 => 24..64,
+                1 | 2 => 64..segments,
+                3 => segments..3000,
+                4 => wrappers - 1000..wrappers + 80,
+                _ => 0..file.len() - 8,
+            };
+            let at = range.start + index.index((range.end - range.start) / 8) * 8;
+            let value = if value % 3 == 0 { value } else { value % 0x4_0000 };
+            file[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        if let Ok(Located::Fat(layout)) = located(&file)
+            && let Ok(plan) = plan(&mut file.as_slice(), &layout, MARKER)
+        {
+            verify(&mut Planned::new(&plan.edits, file.as_slice()), &layout, MARKER, &plan).unwrap();
+        }
+    }
 }

@@ -30,6 +30,8 @@ mod promise_tests;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod refusal_tests;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;

@@ -109,6 +109,11 @@ pub fn plan(source: &mut dyn ReadAt, layout: &ElfLayout, marker: &[u8]) -> Resul
         let end = (bundle.file.start + marker_len).min(bundle.file.end);
         verify.push(offsets.all.map(bundle.file.start)..offsets.all.map(end));
     }
+    // Without section headers only the wrappers lead to the marker, which need not be where its bundle started.
+    for &address in arrangement.markers.iter().flatten() {
+        let at = tables::file_offset(&arrangement, &offsets, address);
+        verify.push(at..at + marker_len);
+    }
     for &index in &layout.bundle_indices {
         verify.push(sections[index].offset..sections[index].file_end());
     }

@@ -1,11 +1,13 @@
 //! HIP fat binaries: wrappers, offload bundles, compressed bundles and their entry IDs.
 //!
 //! [`walk()`] finds the bundles of a section by structure, [`bundle`] reads one entry table, [`ccob`] decompresses,
-//! [`entry_id`] says what an entry is for, [`zstd_frame`] measures a zstd frame without decoding it.
+//! [`entry_id`] says what an entry is for, [`zstd_frame`] measures a zstd frame without decoding it, [`glimpse`] notices
+//! bundles that no section names.
 
 pub mod bundle;
 pub mod ccob;
 pub mod entry_id;
+pub mod glimpse;
 pub mod walk;
 pub mod wrapper;
 pub mod zstd_frame;

@@ -205,6 +205,9 @@ pub struct MemberReader<'a> {
     running: Option<(Inflater, usize, u64)>,
     /// Block number and bytes, most recently used last.
     cache: Vec<(u64, Vec<u8>)>,
+    /// Bytes of a member that is not compressed, read and not given back yet, and how many.
+    touched: Option<std::ops::Range<usize>>,
+    copied: usize,
 }
 
 impl<'a> MemberReader<'a> {
@@ -212,7 +215,40 @@ impl<'a> MemberReader<'a> {
     pub fn new(input: &'a Input, member: &'a Member, checkpoints: &'a Checkpoints) -> Result<Self> {
         let bytes = input.bytes(member).map_err(|error| error.in_member(&member.name))?;
         let size = member.size;
-        Ok(Self { size, bytes, checkpoints, snapshots: None, input, running: None, cache: Vec::new() })
+        let (cache, touched) = (Vec::new(), None);
+        Ok(Self {
+            size,
+            bytes,
+            checkpoints,
+            snapshots: None,
+            input,
+            running: None,
+            cache,
+            touched,
+            copied: 0,
+        })
+    }
+
+    /// Notes that mapped bytes were copied: a walk over gigabytes of padding must not keep them in memory.
+    fn copied(&mut self, offset: u64, length: usize) {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let end = start.saturating_add(length);
+        let touched = self.touched.get_or_insert(start..end);
+        *touched = touched.start.min(start)..touched.end.max(end);
+        self.copied += length;
+        if self.copied >= RELEASE {
+            self.give_back();
+        }
+    }
+
+    fn give_back(&mut self) {
+        self.copied = 0;
+        let Some(range) = self.touched.take() else { return };
+        match &self.bytes {
+            Bytes::Plain(bytes) => release(self.input, position(self.input, bytes), range),
+            Bytes::Mapped(map) => map.release(range),
+            Bytes::Deflated(_) => {}
+        }
     }
 
     /// Looks into `snapshots` first, which must have been taken of this member.
@@ -278,6 +314,12 @@ impl<'a> MemberReader<'a> {
     }
 }
 
+impl Drop for MemberReader<'_> {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
 /// Inflates exactly `output.len()` bytes.
 fn fill(
     inflater: &mut Inflater,
@@ -305,9 +347,16 @@ impl ReadAt for MemberReader<'_> {
 
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> fault::Result<()> {
         let deflated = match &self.bytes {
-            Bytes::Plain(bytes) => return (&**bytes).read_at(offset, buffer),
-            Bytes::Mapped(map) => return (&**map).read_at(offset, buffer),
             Bytes::Deflated(bytes) => *bytes,
+            Bytes::Plain(_) | Bytes::Mapped(_) => {
+                match &self.bytes {
+                    Bytes::Plain(bytes) => (&**bytes).read_at(offset, buffer)?,
+                    Bytes::Mapped(map) => (&**map).read_at(offset, buffer)?,
+                    Bytes::Deflated(_) => {}
+                }
+                self.copied(offset, buffer.len());
+                return Ok(());
+            }
         };
         if offset.checked_add(buffer.len() as u64).is_none_or(|end| end > self.size) {
             return Err(Fault::malformed(
@@ -331,5 +380,37 @@ impl ReadAt for MemberReader<'_> {
             buffer = later;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+
+    /// Mapped file pages in memory, in KiB. Private copies do not count.
+    fn resident() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// Found with a library of 4 GiB, most of it padding between bundles: the walk over that kept it all in memory.
+    #[test]
+    fn what_was_read_at_random_is_given_back() {
+        const SIZE: u64 = 192 << 20;
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::File::create(directory.path().join("big.so")).unwrap().set_len(SIZE).unwrap();
+        let input = Input::open(directory.path()).unwrap();
+        let member = &input.members()[0];
+        let checkpoints = Checkpoints::every(SIZE);
+        let before = resident();
+        let mut reader = MemberReader::new(&input, member, &checkpoints).unwrap();
+        let mut most = 0;
+        for at in (0..SIZE).step_by(BLOCK as usize) {
+            assert_eq!(reader.read_vec(at, BLOCK, "padding").unwrap(), vec![0; BLOCK as usize]);
+            most = most.max(resident());
+        }
+        assert!(most < before + (64 << 10), "{before} KiB, then {most} KiB");
     }
 }

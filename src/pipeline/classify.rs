@@ -70,6 +70,8 @@ pub enum Kind {
     Fat(Box<FatBinary>),
     /// A binary with device code that cannot be understood.
     Broken(Fault),
+    /// A binary with an offload bundle at this offset, whose sections do not name it.
+    Hidden(u64),
 }
 
 /// Headers of a fat binary, by format.
@@ -430,7 +432,7 @@ pub fn look_into(
         })
     };
     Ok(match located {
-        Ok(Located::Plain) => Kind::Plain,
+        Ok(Located::Plain) => scanned.bundle.map_or(Kind::Plain, Kind::Hidden),
         Ok(Located::AlreadySplit) => Kind::AlreadySplit,
         Ok(Located::Fat((layout, bundles, bundle_of_wrapper))) => {
             Kind::Fat(Box::new(FatBinary { layout, bundles, bundle_of_wrapper, checkpoints }))

@@ -5,6 +5,7 @@ use super::Context;
 use super::ahead::{Anticipators, Lease};
 use super::spot::{Spotted, Spotter};
 use crate::error::Result;
+use crate::fatbin::glimpse::Glimpse;
 use crate::io::Snapshots;
 use crate::{elf, pe};
 
@@ -30,6 +31,7 @@ pub struct Scan<'a, 'scope, 'env> {
     position: u64,
     spotter: Spotter,
     snapshots: Snapshots,
+    glimpse: Glimpse,
 }
 
 /// What a walk has found.
@@ -40,6 +42,8 @@ pub struct Scanned {
     pub prefix: Vec<u8>,
     /// Where bundles start.
     pub snapshots: Snapshots,
+    /// Offset of the first offload bundle of a binary, whatever its sections say.
+    pub bundle: Option<u64>,
 }
 
 impl<'a, 'scope, 'env> Scan<'a, 'scope, 'env> {
@@ -63,6 +67,7 @@ impl<'a, 'scope, 'env> Scan<'a, 'scope, 'env> {
             position: 0,
             spotter: Spotter::new(size),
             snapshots: Snapshots::new(SNAPSHOTS),
+            glimpse: Glimpse::default(),
         }
     }
 
@@ -82,6 +87,7 @@ impl<'a, 'scope, 'env> Scan<'a, 'scope, 'env> {
         if !elf::is_elf(&self.prefix) && !pe::is_pe(&self.prefix) {
             return Ok(());
         }
+        self.glimpse.feed(chunk);
         self.snapshots.feed(position, chunk);
         let mut spotted = Vec::new();
         let Self { spotter, snapshots, .. } = self;
@@ -105,6 +111,11 @@ impl<'a, 'scope, 'env> Scan<'a, 'scope, 'env> {
     /// The member is complete.
     pub fn finish(self) -> Result<Scanned> {
         self.lease.map_or(Ok(()), Lease::end)?;
-        Ok(Scanned { crc32: self.crc32.finalize(), prefix: self.prefix, snapshots: self.snapshots })
+        Ok(Scanned {
+            crc32: self.crc32.finalize(),
+            prefix: self.prefix,
+            snapshots: self.snapshots,
+            bundle: self.glimpse.first(),
+        })
     }
 }

@@ -41,6 +41,8 @@ const ADDRESS_TAGS: [u64; 20] = [
 struct Comparison<'a> {
     old: Elf<'a>,
     new: Elf<'a>,
+    /// The file whose sections say what is a wrapper and what is a bundle.
+    named: Elf<'a>,
     old_image: Image,
     new_image: Image,
     marker: &'a [u8],
@@ -59,9 +61,14 @@ fn wrappers(section: &Section) -> impl Iterator<Item = u64> + use<> {
 
 /// Every difference that is not allowed; empty if the split is right.
 pub fn compare(before: &[u8], after: &[u8], marker: &[u8]) -> Vec<String> {
-    let (old, new) = (Elf::parse(before), Elf::parse(after));
+    compare_like(before, before, after, marker)
+}
+
+/// [`compare`] for files that may have no section headers: `named` has the same addresses, and section headers.
+pub fn compare_like(named: &[u8], before: &[u8], after: &[u8], marker: &[u8]) -> Vec<String> {
+    let (old, new, named) = (Elf::parse(before), Elf::parse(after), Elf::parse(named));
     let (old_image, new_image) = (Image::load(&old), Image::load(&new));
-    let bundles = old
+    let bundles = named
         .sections
         .iter()
         .filter(|section| section.name == BUNDLES && section.has_bytes())
@@ -75,7 +82,8 @@ pub fn compare(before: &[u8], after: &[u8], marker: &[u8]) -> Vec<String> {
         .map(|(one, two)| (one.memory(), two.address))
         .collect();
     let problems = Vec::new();
-    let mut comparison = Comparison { old, new, old_image, new_image, marker, bundles, moved, problems };
+    let mut comparison =
+        Comparison { old, new, named, old_image, new_image, marker, bundles, moved, problems };
     comparison.headers();
     comparison.segments();
     comparison.file_layout();
@@ -269,7 +277,7 @@ impl Comparison<'_> {
     /// Addresses whose bytes may change, beside the bundles'.
     fn may_change(&self) -> BTreeSet<u64> {
         let mut free = BTreeSet::new();
-        for section in self.old.named(WRAPPERS) {
+        for section in self.named.named(WRAPPERS) {
             for at in wrappers(section) {
                 free.extend((at..at + 4).chain(at + 8..at + 24));
                 if let Some(&entry) = self.old_image.rela_entries.get(&(at + 8)) {
@@ -367,7 +375,7 @@ impl Comparison<'_> {
     }
 
     fn pointers(&self) -> BTreeSet<u64> {
-        self.old.named(WRAPPERS).flat_map(wrappers).map(|at| at + 8).collect()
+        self.named.named(WRAPPERS).flat_map(wrappers).map(|at| at + 8).collect()
     }
 
     /// The relocations that were not carried out; those that were are in the memory.
@@ -500,7 +508,7 @@ impl Comparison<'_> {
     }
 
     fn wrappers(&mut self) {
-        let sections: Vec<Section> = self.old.named(WRAPPERS).filter(|s| s.has_bytes()).cloned().collect();
+        let sections: Vec<Section> = self.named.named(WRAPPERS).filter(|s| s.has_bytes()).cloned().collect();
         let mut index = 0u32;
         let mut targets = BTreeSet::new();
         for at in sections.iter().flat_map(wrappers) {
@@ -529,7 +537,8 @@ impl Comparison<'_> {
         self.expect(index > 0 && targets.len() <= 1, || {
             format!("{index} wrappers with {} targets", targets.len())
         });
-        let named = self.new.named(".rocm_kpack_ref").any(|section| targets.contains(&section.address));
+        let named = self.new.sections.is_empty()
+            || self.new.named(".rocm_kpack_ref").any(|section| targets.contains(&section.address));
         self.expect(named, || "no section .rocm_kpack_ref is where the wrappers point".into());
         let nobody = self.new.named(".hip_fatbin").all(|section| !section.has_bytes());
         self.expect(nobody, || "there is still a .hip_fatbin".into());
@@ -538,8 +547,8 @@ impl Comparison<'_> {
     /// Bytes of the bundles must be gone, and the room that they took.
     fn device_code(&mut self) {
         let mut freed = 0;
-        for section in self.old.named(".hip_fatbin").cloned().collect::<Vec<_>>() {
-            let bytes = self.old.content(&section);
+        for section in self.named.named(".hip_fatbin").cloned().collect::<Vec<_>>() {
+            let bytes = self.named.content(&section);
             freed += bytes.len() as u64;
             for window in bytes.chunks_exact(64).step_by(61) {
                 let distinct: BTreeSet<u8> = window.iter().copied().collect();

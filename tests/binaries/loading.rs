@@ -22,8 +22,17 @@ pub enum Fate {
 pub fn command(name: &str, file: &Path) -> Option<Command> {
     let machines =
         [("aarch64", "qemu-aarch64"), ("powerpc64le", "qemu-ppc64le"), ("riscv64", "qemu-riscv64")];
-    let emulator = machines.iter().find(|(machine, _)| name.ends_with(machine));
-    let emulator = emulator.map(|(_, emulator)| find(emulator).ok_or(())).transpose().ok()?;
+    let foreign = machines.iter().find(|(machine, _)| name.contains(machine));
+    let emulator = foreign.map(|(_, emulator)| find(emulator).ok_or(())).transpose().ok()?;
+    if let (Some((machine, _)), Some(emulator), true) = (foreign, &emulator, name.contains(".so")) {
+        // A program that needs the library, under the machine's own dynamic loader (Debian: libc6-*-cross).
+        let root = Path::new("/usr").join(format!("{machine}-linux-gnu"));
+        let mut command = Command::new(emulator);
+        command.arg("-L").arg(&root).arg("-E");
+        command.arg(format!("LD_LIBRARY_PATH={}", file.parent()?.display()));
+        command.arg(fixture_root().join("stub").join(format!("loader_{machine}")));
+        return root.exists().then_some(command);
+    }
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return None;
     }

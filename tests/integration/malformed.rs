@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::support::bundle_builder::{BundleBuilder, CcobMethod, ccob, section};
 use crate::support::elf_builder::{FatElf, bundle, noise};
 use crate::support::run::{
-    demo, names, refuse, refuse_bad, refuse_built, split, split_built, split_command, texts,
+    demo, fixture, names, refuse, refuse_bad, refuse_built, split, split_built, split_command, texts,
 };
 use crate::support::wheel_builder::WheelBuilder;
 use crate::support::zip_builder::{ZipMember, zip};
@@ -268,6 +268,50 @@ fn unknown_bundle_ids_are_errors_before_anything_is_written() {
 fn keep_unsupported_does_not_cover_damage() {
     let elf = FatElf::new().code(&[("gfx942", &noise(1, 9000))]).wrapper(0, 64);
     refuse_built(&with(elf.build()), &["--keep-unsupported"], &["bad/lib/a.so"]);
+}
+
+#[test]
+fn a_library_that_is_cut_short_is_no_plain_file() {
+    let mut library = std::fs::read(fixture("elf/libone.so")).unwrap();
+    let whole = library.len();
+    library.truncate(whole - 100);
+    let size = format!("{:#x} bytes", library.len());
+    let end = format!("..{whole:#x}");
+    let words =
+        ["bad/lib/a.so", "section header table is at 0x", &end, &size, "cut short", "download it again"];
+    refuse_built(&with(library.clone()), &[], &words);
+    refuse_built(&with(library), &["--keep-unsupported"], &words);
+}
+
+/// A linker script or `lld-link /merge` can put device code under any name.
+#[test]
+fn device_code_under_other_section_names_does_not_pass_in_silence() {
+    let renamed = |file: &str, names: [(&str, &str); 2]| {
+        let mut bytes = std::fs::read(fixture(file)).unwrap();
+        for (old, new) in names {
+            let places: Vec<usize> =
+                (0..bytes.len() - old.len()).filter(|&at| bytes[at..].starts_with(old.as_bytes())).collect();
+            assert!(!places.is_empty(), "{file} has no {old}");
+            places.iter().for_each(|&at| bytes[at..at + new.len()].copy_from_slice(new.as_bytes()));
+        }
+        bytes
+    };
+    let elf = renamed(
+        "elf/libone.so",
+        [(".hip_fatbin\0", ".hop_fatbin\0"), (".hipFatBinSegment\0", ".hopFatBinSegment\0")],
+    );
+    let pe = renamed("pe/plain.dll", [(".hip_fat", ".hop_fat"), (".hipFatB", ".hopFatB")]);
+    for (name, bytes, section) in [("b.so", elf, ".hip_fatbin"), ("b.dll", pe, ".hip_fat")] {
+        let name = format!("bad/lib/{name}");
+        let wheel = wheel().file(&name, bytes.clone());
+        let split = split_built(&wheel, &[]);
+        assert!(split.stderr.contains(&format!("{name}: stays whole")), "{}", split.stderr);
+        assert!(split.stderr.contains(section), "{}", split.stderr);
+        assert!(split.starting("bad-1").data(&name) == bytes);
+        // Alone in its wheel, too.
+        let alone = WheelBuilder::new("bad", "1").file(&name, bytes);
+        refuse_built(&alone, &[], &["no fat binaries found", &name, "offload bundle at offset 0x"]);
+    }
 }
 
 #[test]

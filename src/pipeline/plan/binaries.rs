@@ -67,6 +67,10 @@ impl<'a> Choice<'a> {
         let mut chosen = Vec::new();
         for (index, classified) in classified.iter_mut().enumerate() {
             let name = input.members()[index].name.as_str();
+            if let Kind::Hidden(offset) = classified.kind {
+                warnings.push(hidden(name, offset));
+                continue;
+            }
             let Some(kernel_name) = below(root, name) else {
                 if let Kind::Fat(_) = classified.kind {
                     warnings.push(format!(
@@ -76,7 +80,7 @@ impl<'a> Choice<'a> {
                 continue;
             };
             match std::mem::replace(&mut classified.kind, Kind::Plain) {
-                Kind::Plain => {}
+                Kind::Plain | Kind::Hidden(_) => {}
                 Kind::AlreadySplit => warnings.push(format!("{name}: already split; it is passed through")),
                 Kind::Broken(fault) => keep_whole(fault, name, options, warnings)?,
                 Kind::Fat(fat) => {
@@ -173,6 +177,13 @@ impl<'a> Choice<'a> {
         }
         Ok(binaries)
     }
+}
+
+/// The warning about a binary with a bundle at `offset` that no section names.
+pub(super) fn hidden(name: &str, offset: u64) -> String {
+    format!(
+        "{name}: stays whole in the host wheel: it has an offload bundle at offset {offset:#x}, but no section .hip_fatbin or .hipFatBinSegment (PE: .hip_fat, .hipFatB) that tells what uses it"
+    )
 }
 
 /// A binary that cannot be split: with `--keep-unsupported` it stays whole, unless it is plainly damaged.

@@ -124,6 +124,9 @@ pub fn plan(
         }
         None => {
             for (member, classified) in input.members().iter().zip(&*classified) {
+                if let Kind::Hidden(offset) = classified.kind {
+                    warnings.push(binaries::hidden(&member.name, offset));
+                }
                 if matches!(classified.kind, Kind::Fat(_)) {
                     warnings.push(format!(
                         "{}: a fat binary in no directory that archives could be placed in; it stays whole",
