@@ -107,6 +107,7 @@ pub mod wheel;
 pub mod zip;
 
 pub use error::{Error, ErrorKind, Result};
+pub use manifest::{Manifest, SplitRecord};
 pub use options::*;
 pub use pipeline::split;
 pub use wheel::rules::Rules;
