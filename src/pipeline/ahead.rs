@@ -25,6 +25,10 @@ use crate::error::{Error, Result};
 /// How often a thread that waits for an anticipator looks whether the split was cancelled.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// What claims to be compressed more than so many to one is left to the plan: real bundles reach 100, and a guess must
+/// not make a file that only looks like one cost hours.
+const MAX_RATIO: u64 = 256;
+
 /// What cuts one member at a time.
 pub struct Anticipator<'scope, 'env> {
     decoders: Decoders,
@@ -94,7 +98,9 @@ impl Lease<'_, '_, '_> {
                     cutter.expect_more(pieces.into_iter().filter(|piece| piece.range.start >= position));
                 }
                 Spotted::Compressed { header, payload, window } => {
-                    if payload.start < position || decoders.is_busy() {
+                    let plausible =
+                        header.uncompressed / MAX_RATIO <= payload.end.saturating_sub(payload.start);
+                    if payload.start < position || decoders.is_busy() || !plausible {
                         continue;
                     }
                     let objects = Objects::Spotted(Arc::clone(&self.registry));

@@ -1,14 +1,15 @@
 //! The stream: stages over bounded channels, in two passes.
 //!
 //! ```text
-//! receive     a pipe only: spool it; classify and compress what arrives
+//! receive     a pipe only: spool it; classify and unbundle what arrives
 //! identify    .dist-info of the input
-//! ── pass 1: every member, in parallel; nothing is written ──
+//! ── pass 1: every member, in parallel; no wheel is written ──
 //! classify    inflate once: magic, CRC-32, SHA-256; fat binaries by random access
+//!   scan      what is spotted on the way ─► ahead: unbundle ─► compress ─► early: kept frames
 //! plan        targets, archives, device wheels, names, METADATA; an edit plan per binary
 //! ── pass 2: one reader, workers, two writers ──
 //! rewrite     members in order through the edit plans  ──┬─ blocks ──► deflate ─► emit::host
-//! unbundle    code objects out of members and CCOBs    ──┴─ objects ─► compress ► emit::archives
+//! unbundle    code objects that are not there yet      ──┴─ objects ─► compress ► emit::archives
 //! finish      TOCs, RECORDs, central directories, in parallel
 //! commit      all names at once, or none
 //! ```
