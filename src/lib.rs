@@ -82,6 +82,8 @@
 //! | budgets, and why they cannot deadlock | [`pipeline::budget`], [`pipeline::limits`] |
 //! | errors, hints, exit codes | [`fault`], [`error`], [`cli`] |
 //! | options and the report | [`SplitOptions`], [`SplitReport`] |
+//! | what a project decides: handlers, more targets, a section per distribution | [`wheel::rules`] |
+//! | where every member went | [`manifest`], `pipeline::account` |
 //!
 //! The stable interface is what this page lists under re-exports and [`split`]; the modules are public so that
 //! tests, benches and fuzz targets reach them, and may change in any version.
@@ -95,6 +97,7 @@ pub mod fatbin;
 pub mod fault;
 pub mod io;
 pub mod kpack;
+pub mod manifest;
 pub mod options;
 pub mod pe;
 pub mod pipeline;
@@ -104,8 +107,10 @@ pub mod wheel;
 pub mod zip;
 
 pub use error::{Error, ErrorKind, Result};
+pub use manifest::{Manifest, SplitRecord};
 pub use options::*;
 pub use pipeline::split;
+pub use wheel::rules::Rules;
 pub use wheel::variant::Format as VariantFormat;
 
 /// The README's example is a test.

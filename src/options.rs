@@ -1,10 +1,14 @@
 //! What a caller can ask for, and what it is told afterwards.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+pub use crate::arch::UnknownArch;
+use crate::manifest::SplitRecord;
+use crate::wheel::rules::{Rules, Wants};
 use crate::wheel::variant;
 
 /// The options of one split. [`SplitOptions::new`] gives the defaults; set the fields that are to differ. More may come.
@@ -41,8 +45,10 @@ pub struct SplitOptions {
     pub archs: Option<String>,
     /// JSON text with more rows for the architecture table.
     pub arch_table: Option<String>,
-    /// What becomes of processors that the table lacks.
-    pub unknown_arch: UnknownArch,
+    /// What becomes of processors that the table lacks. `None`: [`UnknownArch::Package`].
+    pub unknown_arch: Option<UnknownArch>,
+    /// What the project wants for its wheels, where the options above say nothing (`None`, or an empty list).
+    pub rules: Option<Arc<Rules>>,
     /// Split binaries that have SPIR-V too, and drop it.
     pub drop_spirv: bool,
     /// Leave a binary whole in the host wheel if it cannot be rewritten safely.
@@ -54,6 +60,10 @@ pub struct SplitOptions {
     pub verify_bundles: bool,
     /// Whether the host wheel may replace the input.
     pub replace_input: bool,
+    /// File names in the output directory that no output may take: those of other splits that belong together.
+    pub taken: BTreeSet<String>,
+    /// Whether to account for every output and member ([`SplitReport::record`]). Reads the outputs once more.
+    pub manifest: bool,
     /// Worker threads, at least 1.
     pub jobs: usize,
     /// Peak resident set to aim for, in bytes. `None`: 96 MiB and 32 MiB per job. Less is slower, with the same
@@ -88,12 +98,15 @@ impl SplitOptions {
             variant: None,
             archs: None,
             arch_table: None,
-            unknown_arch: UnknownArch::Package,
+            unknown_arch: None,
+            rules: None,
             drop_spirv: false,
             keep_unsupported: false,
             verify_record: true,
             verify_bundles: false,
             replace_input: false,
+            taken: BTreeSet::new(),
+            manifest: false,
             jobs: std::thread::available_parallelism().map_or(1, usize::from),
             memory_limit: None,
             durable: true,
@@ -101,6 +114,21 @@ impl SplitOptions {
             interrupt: None,
             progress: None,
         }
+    }
+
+    /// What applies to a distribution: what is said here, and for the rest the rules file.
+    pub fn wants(&self, distribution: &str) -> Wants {
+        let unless_empty = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
+        let own = Wants {
+            overlay_root: self.overlay_root.clone(),
+            device_package_prefix: self.device_package_prefix.clone(),
+            device_requires_dist: unless_empty(&self.device_requires_dist),
+            databases: unless_empty(&self.databases),
+            device_files: unless_empty(&self.device_files),
+            archs: self.archs.clone(),
+            unknown_arch: self.unknown_arch,
+        };
+        own.or(self.rules.as_ref().map(|rules| rules.wants(distribution)).unwrap_or_default())
     }
 }
 
@@ -142,17 +170,6 @@ pub enum KpackLayout {
     PerTarget,
 }
 
-/// What becomes of code for a processor that the architecture table lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnknownArch {
-    /// It gets a device wheel of its own, and a warning.
-    Package,
-    /// It is an error.
-    Error,
-    /// Binaries that have such code stay whole in the host wheel, with a warning.
-    Host,
-}
-
 /// The variant wheel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VariantOptions {
@@ -190,6 +207,8 @@ pub struct SplitReport {
     pub already_split: bool,
     /// Where the time went, by stage.
     pub timings: Vec<Timing>,
+    /// Every output and where every member went, if [`SplitOptions::manifest`] asks for it.
+    pub record: Option<SplitRecord>,
 }
 
 /// One output.
@@ -199,6 +218,8 @@ pub struct Output {
     pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,
+    /// Its SHA-256, if [`SplitOptions::manifest`] asks for it and it is a file.
+    pub sha256: Option<[u8; 32]>,
 }
 
 /// One device wheel.

@@ -5,3 +5,16 @@ pub mod table;
 pub mod target_id;
 
 pub use target_id::{Features, Processor, TargetId};
+
+/// What becomes of code for a processor that the table lacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownArch {
+    /// It gets a device wheel of its own, and a warning.
+    #[default]
+    Package,
+    /// It is an error.
+    Error,
+    /// Binaries that have such code stay whole in the host wheel, with a warning.
+    Host,
+}

@@ -126,20 +126,49 @@ pub struct ArchTable {
     bundles: BTreeMap<String, Bundle>,
     /// Chain per processor name; `gfx1250-strict` has that of `gfx1250`.
     targets: BTreeMap<String, Vec<String>>,
-    /// Generic targets that `--arch-table` brought: bundle key and members.
+    /// Generic targets that added rows brought: bundle key and members.
     generics: BTreeMap<String, (String, Vec<String>)>,
+    /// Names of files and directories that added rows brought: what each stands for.
+    aliases: BTreeMap<String, String>,
 }
 
-#[derive(Deserialize)]
-struct RawTable {
+/// Rows to add to a table: those of `--arch-table`, or of a rules file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct ArchRows {
+    /// Packaging units.
     #[serde(default)]
-    bundles: Vec<RawBundle>,
+    pub bundles: Vec<BundleRow>,
+    /// Processors.
     #[serde(default)]
-    targets: Vec<RawTarget>,
+    pub targets: Vec<TargetRow>,
+    /// Other names that occur in paths, and the processor or bundle key that each stands for.
+    #[serde(default)]
+    pub aliases: BTreeMap<String, String>,
 }
 
-#[derive(Deserialize)]
-struct RawBundle {
+impl ArchRows {
+    /// Rows in JSON, with the schema of the built-in table.
+    ///
+    /// # Errors
+    /// Malformed if `json` is no such table or adds nothing.
+    pub fn from_json(json: &str) -> Result<Self> {
+        let rows: Self = serde_json::from_str(json)
+            .map_err(|error| fault(format!("not an architecture table in JSON: {error}")))?;
+        if rows.is_empty() {
+            return Err(fault("neither `bundles` nor `targets` nor `aliases` has a row".into()));
+        }
+        Ok(rows)
+    }
+
+    /// Whether nothing would be added.
+    pub fn is_empty(&self) -> bool {
+        self.bundles.is_empty() && self.targets.is_empty() && self.aliases.is_empty()
+    }
+}
+
+/// A row for a bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct BundleRow {
     key: String,
     level: Level,
     display_name: Option<String>,
@@ -148,8 +177,9 @@ struct RawBundle {
     members: Vec<String>,
 }
 
-#[derive(Deserialize)]
-struct RawTarget {
+/// A row for a target.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct TargetRow {
     name: String,
     chain: Vec<String>,
 }
@@ -160,8 +190,12 @@ impl ArchTable {
     /// # Errors
     /// None in practice: a test holds the embedded file to the rules of [`ArchTable::with_rows`].
     pub fn builtin() -> Result<Self> {
-        let mut table =
-            Self { bundles: BTreeMap::new(), targets: BTreeMap::new(), generics: BTreeMap::new() };
+        let mut table = Self {
+            bundles: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            generics: BTreeMap::new(),
+            aliases: BTreeMap::new(),
+        };
         table.with_rows(BUILTIN)?;
         Ok(table)
     }
@@ -173,24 +207,39 @@ impl ArchTable {
     /// Malformed if `json` is no such table, adds nothing, or leaves a chain that names a missing bundle or does
     /// not climb. The table is unchanged then.
     pub fn with_rows(&mut self, json: &str) -> Result<()> {
-        let raw: RawTable = serde_json::from_str(json)
-            .map_err(|error| fault(format!("not an architecture table in JSON: {error}")))?;
-        if raw.bundles.is_empty() && raw.targets.is_empty() {
-            return Err(fault("neither `bundles` nor `targets` has a row".into()));
-        }
+        self.add(ArchRows::from_json(json)?)
+    }
+
+    /// Adds `rows`, as [`with_rows`](Self::with_rows) does.
+    ///
+    /// # Errors
+    /// Malformed if a chain names a missing bundle or does not climb, or an alias is a name that has a meaning
+    /// already or stands for nothing. The table is unchanged then.
+    pub fn add(&mut self, rows: ArchRows) -> Result<()> {
         let mut next = self.clone();
-        for row in raw.bundles {
+        for row in rows.bundles {
             next.add_bundle(row)?;
         }
-        for row in raw.targets {
+        for row in rows.targets {
             next.add_target(row)?;
         }
         next.link()?;
+        for (alias, meaning) in rows.aliases {
+            check_name(&alias)?;
+            if next.known(&alias).is_some() {
+                return Err(fault(format!("alias {alias:?}: the name has a meaning already")));
+            }
+            let bundle = next.known(&meaning).ok_or_else(|| {
+                fault(format!("alias {alias:?}: {meaning:?} is no target or bundle of the table"))
+            })?;
+            let key = bundle.key.clone();
+            next.aliases.insert(alias, key);
+        }
         *self = next;
         Ok(())
     }
 
-    fn add_bundle(&mut self, row: RawBundle) -> Result<()> {
+    fn add_bundle(&mut self, row: BundleRow) -> Result<()> {
         check_name(&row.key)?;
         let display_name = row.display_name.unwrap_or_else(|| row.key.clone());
         if display_name.trim().is_empty() || display_name.chars().any(char::is_control) {
@@ -211,7 +260,7 @@ impl ArchTable {
         Ok(())
     }
 
-    fn add_target(&mut self, row: RawTarget) -> Result<()> {
+    fn add_target(&mut self, row: TargetRow) -> Result<()> {
         check_name(&row.name)?;
         let Some(owner) = row.chain.first() else {
             return Err(fault(format!("target {}: empty chain", row.name)));
@@ -320,6 +369,8 @@ impl ArchTable {
             generic.bundle
         } else if let Some((bundle, _)) = self.generics.get(name) {
             bundle
+        } else if let Some(key) = self.aliases.get(name) {
+            key
         } else {
             resolve_alias(name)
         };

@@ -1,6 +1,8 @@
 //! The command line as typed, and what it means. The Python tool's command line is accepted as it stands.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -9,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::options::Scheme;
 use crate::options::{KpackLayout, OutputFormat, SplitOptions, SpoolTo, UnknownArch, VariantOptions};
 use crate::wheel::database;
+use crate::wheel::rules::Rules;
 use crate::wheel::variant::{self, Format};
 
 /// Splits a fat Python wheel into a host wheel and one device wheel per GPU bundle.
@@ -21,19 +24,20 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Split a wheel.
+    /// Split wheels.
     #[command(after_help = EXIT_CODES)]
     Split(Box<Split>),
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 bad or unsupported input (also: no fat binaries found), 2 usage, \
-3 environment (I/O, disk full, memory), 130 interrupted.";
+3 environment (I/O, disk full, memory), 130 interrupted. Of several wheels, those that can be split are; the code is \
+that of the first failure.";
 
 #[derive(Debug, Args)]
 pub(super) struct Split {
-    /// The wheel, the directory that it was unpacked into, or - for standard input
+    /// Wheels, directories that wheels were unpacked into, or - for standard input
     #[arg(value_name = "INPUT", required_unless_present = "input_option", conflicts_with = "input_option")]
-    input: Option<PathBuf>,
+    inputs: Vec<PathBuf>,
 
     /// The wheel's file name, for a pipe [default: as its .dist-info has it]
     #[arg(long, value_name = "NAME.whl")]
@@ -46,6 +50,15 @@ pub(super) struct Split {
     /// Directory for the outputs; made if it does not exist
     #[arg(short, long, value_name = "DIR")]
     output_dir: PathBuf,
+
+    /// TOML file with what a project wants for its wheels (documented in the README); options of the command line
+    /// count more
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+
+    /// Write a JSON file with every output, and where every member of every input went (documented in the README)
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
 
     /// Directory of the wheel that .kpack/ is placed in [default: the one top-level directory with fat binaries]
     #[arg(long, value_name = "ROOT")]
@@ -91,9 +104,9 @@ pub(super) struct Split {
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     archs: Option<String>,
 
-    /// What to do with processors that the architecture table lacks
-    #[arg(long, value_enum, default_value_t = Unknown::Package)]
-    unknown_arch: Unknown,
+    /// What to do with processors that the architecture table lacks [default: package]
+    #[arg(long, value_enum)]
+    unknown_arch: Option<Unknown>,
 
     /// JSON file with more rows for the architecture table
     #[arg(long, value_name = "FILE")]
@@ -223,10 +236,29 @@ enum VariantFormat {
     Kpack,
 }
 
+/// A command line that makes sense so far.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// What is to be split.
+    pub(super) inputs: Vec<PathBuf>,
+    /// How; its input is the first one.
+    pub(super) options: SplitOptions,
+    /// Where the manifest goes.
+    pub(super) manifest: Option<PathBuf>,
+}
+
 impl Split {
-    /// Resolves the arguments. Reads the architecture table and the environment.
-    pub(super) fn resolve(self) -> Result<SplitOptions> {
-        let input = self.input.or(self.input_option).ok_or_else(|| Error::usage("no input"))?;
+    /// Resolves the arguments. Reads the architecture table, the rules file and the environment.
+    pub(super) fn resolve(self) -> Result<Run> {
+        let mut inputs = self.inputs;
+        inputs.extend(self.input_option);
+        let input = inputs.first().cloned().ok_or_else(|| Error::usage("no input"))?;
+        if inputs.len() > 1 && inputs.iter().any(|input| input.as_os_str() == "-") {
+            return Err(Error::usage("a wheel from standard input has to be the only one"));
+        }
+        if inputs.len() > 1 && self.input_name.is_some() {
+            return Err(Error::usage("--input-name is the name of one wheel, and there are several"));
+        }
         let mut options = SplitOptions::new(input, self.output_dir);
         options.spool = match self.spool.as_str() {
             "output-dir" => SpoolTo::OutputDir,
@@ -240,15 +272,18 @@ impl Split {
         options.databases = self.wheel_type.into_iter().chain(self.databases).collect();
         options.device_files = self.device_files;
         options.archs = self.archs;
-        options.unknown_arch = match self.unknown_arch {
+        options.unknown_arch = self.unknown_arch.map(|unknown| match unknown {
             Unknown::Package => UnknownArch::Package,
             Unknown::Error => UnknownArch::Error,
             Unknown::Host => UnknownArch::Host,
-        };
+        });
         options.arch_table = self
             .arch_table
             .map(|path| std::fs::read_to_string(&path).map_err(|error| Error::io("read", path, error)))
             .transpose()?;
+        options.rules = self.rules.map(|path| rules(&path)).transpose()?;
+        options.manifest = self.manifest.is_some();
+        options.taken = taken_by_manifest(self.manifest.as_deref(), &options.output_dir);
         options.drop_spirv = self.drop_spirv;
         options.keep_unsupported = self.keep_unsupported;
         options.verify_record = !self.no_verify_record;
@@ -286,8 +321,22 @@ impl Split {
             })?;
             options.source_date_epoch = Some(seconds);
         }
-        Ok(options)
+        Ok(Run { inputs, options, manifest: self.manifest })
     }
+}
+
+fn rules(path: &Path) -> Result<Arc<Rules>> {
+    let text = std::fs::read_to_string(path).map_err(|error| Error::io("read", path.to_owned(), error))?;
+    let rules = Rules::parse(&text);
+    rules
+        .map(Arc::new)
+        .map_err(|fault| Error::usage(format!("--rules {}: {}", path.display(), fault.message)))
+}
+
+/// No wheel may have the manifest's name, if it stands beside the wheels.
+fn taken_by_manifest(manifest: Option<&Path>, output_dir: &Path) -> BTreeSet<String> {
+    let beside = manifest.filter(|path| path.parent() == Some(output_dir));
+    beside.and_then(Path::file_name).and_then(|name| name.to_str()).map(str::to_owned).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -300,7 +349,7 @@ mod tests {
         let words: Vec<String> =
             line.split('|').flat_map(|part| part.split(' ')).map(|word| word.replace('_', " ")).collect();
         let Command::Split(split) = Cli::try_parse_from(words).unwrap().command;
-        split.resolve().unwrap()
+        split.resolve().unwrap().options
     }
 
     #[test]
@@ -329,6 +378,21 @@ mod tests {
         assert_eq!(size("77"), Ok(77));
         for wrong in ["", "M", "1T", "-1", "99999999999G", "1.5G"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn several_wheels() {
+        let run = |line: &str| {
+            let Command::Split(split) = Cli::try_parse_from(line.split(' ')).unwrap().command;
+            split.resolve()
+        };
+        let both = run("fatwheel split a.whl b.whl -o dist --manifest dist/m.json").unwrap();
+        assert_eq!(both.inputs, [PathBuf::from("a.whl"), PathBuf::from("b.whl")]);
+        assert!(both.options.manifest && both.options.taken.contains("m.json"));
+        assert!(run("fatwheel split a.whl -o dist --manifest m.json").unwrap().options.taken.is_empty());
+        for wrong in ["fatwheel split a.whl - -o d", "fatwheel split a.whl b.whl --input-name c.whl -o d"] {
+            assert!(run(wrong).is_err(), "{wrong}");
         }
     }
 

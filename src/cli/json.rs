@@ -1,22 +1,39 @@
 //! The result as JSON, for scripts. The format has a version; fields are added, never changed or removed, within one.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::ExitCode;
+use crate::error::Error;
 use crate::options::{Output, SplitReport};
 
 /// Version of the format.
 const VERSION: u32 = 1;
 
 /// Prints one JSON object and a newline to standard output.
-pub(super) fn print(report: &SplitReport, timings: bool) -> io::Result<()> {
+pub(super) fn print(input: &Path, report: &SplitReport, timings: bool) -> io::Result<()> {
+    write(&value(input, report, timings))
+}
+
+/// The same for one of several wheels that could not be split, so that there is an object for each.
+pub(super) fn failure(input: &Path, error: &Error) -> io::Result<()> {
+    write(&json!({
+        "format": VERSION,
+        "input": input.to_string_lossy(),
+        "error": error.to_string(),
+        "exit_code": ExitCode::of(error) as u8,
+    }))
+}
+
+fn write(value: &Value) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{:#}", value(report, timings))?;
+    writeln!(out, "{value:#}")?;
     out.flush()
 }
 
-fn value(report: &SplitReport, timings: bool) -> Value {
+fn value(input: &Path, report: &SplitReport, timings: bool) -> Value {
     let devices: Vec<Value> = report
         .devices
         .iter()
@@ -34,6 +51,7 @@ fn value(report: &SplitReport, timings: bool) -> Value {
         .collect();
     let mut value = json!({
         "format": VERSION,
+        "input": input.to_string_lossy(),
         "input_size": report.input_size,
         "already_split": report.already_split,
         "host": output(&report.host),
@@ -73,7 +91,7 @@ mod tests {
     #[test]
     fn fields() {
         let report = SplitReport {
-            host: Output { path: "dist/a.whl".into(), size: 1 },
+            host: Output { path: "dist/a.whl".into(), size: 1, sha256: None },
             input_size: 2,
             variant: None,
             devices: Vec::new(),
@@ -81,9 +99,10 @@ mod tests {
             warnings: Vec::new(),
             already_split: false,
             timings: Vec::new(),
+            record: None,
         };
-        let value = value(&report, true);
-        assert_eq!(value["format"], 1);
+        let value = value(Path::new("in/a.whl"), &report, true);
+        assert_eq!((&value["format"], &value["input"]), (&json!(1), &json!("in/a.whl")));
         assert_eq!(value["host"]["path"], "dist/a.whl");
         assert_eq!(value["split_binaries"][0], "a/b.so");
         assert_eq!(value["timings"], json!([]));

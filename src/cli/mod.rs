@@ -5,17 +5,14 @@ mod exit_code;
 mod json;
 mod progress;
 mod report;
+mod run;
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use args::{Cli, Command};
 use clap::Parser;
 pub use exit_code::ExitCode;
-
-use crate::error::{Error, Result};
-use crate::options::SplitOptions;
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
@@ -29,40 +26,11 @@ pub fn main() -> ExitCode {
         }
     };
     let Command::Split(split) = cli.command;
-    let quiet = split.quiet;
-    let (verbose, json, timings) = (split.verbose, split.json, split.timings);
-    let result = split.resolve().and_then(|mut options| {
-        options.interrupt = Some(interrupt_flag());
-        let progress = (!quiet).then(progress::Bar::new).flatten().map(Arc::new);
-        if let Some(bar) = &progress {
-            options.progress = Some(Arc::clone(bar) as Arc<_>);
-        }
-        let result = run(&options);
-        if let Some(bar) = progress {
-            bar.clear();
-        }
-        result
-    });
-    match result {
-        Ok(report) => {
-            report::warnings(&report, quiet);
-            let printed = match (json, quiet) {
-                (true, _) => json::print(&report, timings),
-                (false, false) => report::summary(&report, verbose),
-                (false, true) => Ok(()),
-            };
-            if timings && !json {
-                report::timings(&report);
-            }
-            match printed {
-                // Whoever reads has seen enough.
-                Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                    let error = Error::io("write the result to standard output", None, error);
-                    report::failure(&error.with_hint("the wheels themselves are complete"));
-                    ExitCode::Environment
-                }
-                _ => ExitCode::Done,
-            }
+    let show = Show { verbose: split.verbose, quiet: split.quiet, json: split.json, timings: split.timings };
+    match split.resolve() {
+        Ok(mut run) => {
+            run.options.interrupt = Some(interrupt_flag());
+            run::run(&run, show)
         }
         Err(error) => {
             report::failure(&error);
@@ -71,8 +39,13 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(options: &SplitOptions) -> Result<crate::SplitReport> {
-    crate::split(options)
+/// What the user wants to see.
+#[derive(Clone, Copy, Debug)]
+struct Show {
+    verbose: bool,
+    quiet: bool,
+    json: bool,
+    timings: bool,
 }
 
 /// True after Ctrl-C, SIGTERM or SIGHUP. A second Ctrl-C ends the process at once.

@@ -1,6 +1,7 @@
 //! The summary table and the error message.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use crate::error::Error;
 use crate::options::SplitReport;
@@ -15,16 +16,26 @@ pub(super) fn summary(report: &SplitReport, verbose: bool) -> io::Result<()> {
     out.flush()
 }
 
+/// Prints an empty line between the summaries of two wheels.
+pub(super) fn gap() {
+    let _ = writeln!(io::stdout().lock());
+}
+
 /// Prints an error.
 pub(super) fn failure(error: &Error) {
     let _ = writeln!(io::stderr().lock(), "error: {}", printable(&error.to_string()));
 }
 
-/// Prints the warnings, unless the user wants to hear nothing.
-pub(super) fn warnings(report: &SplitReport, quiet: bool) {
-    if !quiet {
-        let _ = write_warnings(&mut io::stderr().lock(), report);
-    }
+/// Prints the warnings, each with the name of `wheel` if there are several.
+pub(super) fn warnings(report: &SplitReport, wheel: Option<&Path>) {
+    let _ = write_warnings(&mut io::stderr().lock(), report, wheel);
+}
+
+/// Prints which of several wheels could not be split.
+pub(super) fn unsplit(inputs: &[&Path], of: usize) {
+    let names: Vec<String> = inputs.iter().map(|input| printable(&input.to_string_lossy())).collect();
+    let list = names.join(", ");
+    let _ = writeln!(io::stderr().lock(), "error: {} of {of} wheels were not split: {list}", inputs.len());
 }
 
 /// Prints where the time went, to standard error.
@@ -60,12 +71,13 @@ fn write_timings(out: &mut impl Write, report: &SplitReport) -> io::Result<()> {
     Ok(())
 }
 
-fn write_warnings(out: &mut impl Write, report: &SplitReport) -> io::Result<()> {
-    report.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {}", printable(warning)))
+fn write_warnings(out: &mut impl Write, report: &SplitReport, wheel: Option<&Path>) -> io::Result<()> {
+    let wheel = wheel.map(|wheel| format!("{}: ", printable(&wheel.to_string_lossy()))).unwrap_or_default();
+    report.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {wheel}{}", printable(warning)))
 }
 
 fn write_summary(out: &mut impl Write, report: &SplitReport, verbose: bool) -> io::Result<()> {
-    let name = |path: &std::path::Path| printable(&path.file_name().unwrap_or_default().to_string_lossy());
+    let name = |path: &Path| printable(&path.file_name().unwrap_or_default().to_string_lossy());
     writeln!(out, "host    {}", name(&report.host.path))?;
     writeln!(out, "        {} -> {}", bytes(report.input_size), bytes(report.host.size))?;
     if report.already_split {

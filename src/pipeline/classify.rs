@@ -15,6 +15,7 @@ use super::cancel::{cause, hung_up, stopped};
 use super::early::Early;
 use super::identify::Identified;
 use super::meter::Meter;
+use super::plan::settings::Settings;
 use super::receive::Received;
 use super::scan::{Scan, Scanned};
 use super::spot::Key;
@@ -121,6 +122,7 @@ pub type Members = HashMap<u64, (Entry, Classified)>;
 /// fat members are inflated once: see [`ahead`](super::ahead).
 pub fn classify(
     context: &Context<'_>,
+    settings: &Settings,
     input: &Input,
     identified: &Identified,
     received: Received,
@@ -154,7 +156,7 @@ pub fn classify(
         })
     };
     // Where much of the code is not wanted, or unknown targets are an error, compressing it is likely to be in vain.
-    let in_vain = options.archs.is_some() || options.unknown_arch == UnknownArch::Error;
+    let in_vain = settings.filter.is_some() || settings.unknown_arch() == UnknownArch::Error;
     let (mut classified, early) = if early.is_some() || in_vain || total < WORTHWHILE {
         (everything(None)?, early)
     } else {

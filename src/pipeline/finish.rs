@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use sha2::{Digest, Sha256};
 
 use super::Context;
+use super::account::{account, digest};
 use super::archive::KpackWriter;
 use super::cancel::cause;
 use super::classify::Classified;
@@ -22,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::io::output::Pending;
 use crate::io::{Input, StreamReader};
 use crate::kpack::toc::Toc;
-use crate::options::{DeviceOutput, Output, SplitReport};
+use crate::options::{DeviceOutput, Output, SplitOptions, SplitReport};
 use crate::wheel::record::RecordWriter;
 use crate::wheel::wheel_file::top_level;
 use crate::zip::{Attributes, Method, Sizes};
@@ -60,12 +61,13 @@ impl OpenWheel<'_> {
     }
 
     /// Adds RECORD and ends the wheel.
-    fn finish(mut self, record_path: &str, durable: bool) -> Result<(Pending, Output)> {
+    fn finish(mut self, record_path: &str, options: &SplitOptions) -> Result<(Pending, Output)> {
         let record = std::mem::take(&mut self.record).finish(record_path);
         self.sink.whole(record_path, self.attributes, &record)?;
-        let (pending, size) = self.sink.finish(durable)?;
+        let (pending, size) = self.sink.finish(options.durable)?;
         let path = pending.path();
-        Ok((pending, Output { path, size }))
+        let sha256 = if options.manifest { digest(&pending, size)? } else { None };
+        Ok((pending, Output { path, size, sha256 }))
     }
 }
 
@@ -133,7 +135,7 @@ impl Finisher<'_> {
         let mut outputs = outputs.into_iter();
         let host = outputs.next().ok_or_else(super::cancel::stopped)?;
         let name = |member: usize| self.input.members()[member].name.clone();
-        let report = SplitReport {
+        let mut report = SplitReport {
             host,
             input_size: self.input.length(),
             variant: outputs.next(),
@@ -141,8 +143,12 @@ impl Finisher<'_> {
             split_binaries: self.plan.binaries.iter().map(|binary| name(binary.member)).collect(),
             warnings: Vec::new(),
             timings: Vec::new(),
-            already_split: self.plan.binaries.is_empty(),
+            already_split: self.plan.binaries.is_empty() && self.plan.devices.is_empty(),
+            record: None,
         };
+        if self.context.options.manifest {
+            report.record = Some(account(self, &hashed, &report));
+        }
         Ok((pending, report))
     }
 
@@ -192,7 +198,7 @@ impl Finisher<'_> {
         let wheel_file = self.identified.wheel_file.device(env!("CARGO_PKG_VERSION"));
         wheel.add(&format!("{dist_info}/WHEEL"), &wheel_file)?;
         wheel.add(&format!("{dist_info}/top_level.txt"), &top_level(&self.plan.root))?;
-        let (pending, output) = wheel.finish(&format!("{dist_info}/RECORD"), self.context.options.durable)?;
+        let (pending, output) = wheel.finish(&format!("{dist_info}/RECORD"), self.context.options)?;
         let report = DeviceOutput {
             output,
             name: device.name.clone(),
@@ -248,7 +254,7 @@ impl Finisher<'_> {
             if let Some(variant) = variant {
                 wheel.add(&self.identified.path("variant.json"), &variant.json)?;
             }
-            done.push(wheel.finish(&self.identified.path("RECORD"), self.context.options.durable)?);
+            done.push(wheel.finish(&self.identified.path("RECORD"), self.context.options)?);
         }
         Ok(done)
     }

@@ -87,6 +87,12 @@ pub fn identify(input: &Input, input_name: Option<&str>) -> Result<Identified> {
             filename.name, identity.name
         ));
     }
+    if !filename::same_version(&filename.version, &identity.version) {
+        warnings.push(format!(
+            "the file name says version {}, METADATA says {}: installers refuse such wheels",
+            filename.version, identity.version
+        ));
+    }
     Ok(Identified { identity, dist_info, filename, wheel_file, metadata, record, warnings })
 }
 

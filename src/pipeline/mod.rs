@@ -18,6 +18,7 @@
 //! Order: everything that is written has a ticket (a cut's index, or a step's number), so the outputs do not depend
 //! on the number of threads.
 
+pub mod account;
 pub mod ahead;
 pub mod archive;
 pub mod budget;
@@ -112,15 +113,17 @@ fn run(context: &Context<'_>, warnings: &mut Vec<String>) -> Result<SplitReport>
     let (input, received) = open(context, &output_directory)?;
     let mut identified = identify::identify(&input, options.input_name.as_deref())?;
     warnings.append(&mut identified.warnings);
+    let settings = plan::settings::Settings::of(options, &identified.identity.name)?;
     let host_name = plan::wheels::output_name(&identified.filename, options.output_format);
     protect_input(&input, &options.output_dir.join(&host_name), options)?;
     let total: u64 = input.members().iter().map(|member| member.size).sum();
     let meter = Meter::new(2 * total, options.progress.clone());
     output_directory.make()?;
     let (mut classified, early) =
-        classify::classify(context, &input, &identified, received, &meter, warnings)?;
+        classify::classify(context, &settings, &input, &identified, received, &meter, warnings)?;
     let mut lap = stats.plan.lap();
-    let plan = plan::plan(context, &input, &identified, &mut classified, early.is_some(), warnings)?;
+    let plan =
+        plan::plan(context, &settings, &input, &identified, &mut classified, early.is_some(), warnings)?;
     lap.worked(0);
     let streamed = stream::stream(context, &input, &plan, &host_name, early.as_ref(), &meter)?;
     let mut lap = stats.finish.lap();

@@ -1,8 +1,8 @@
 //! Per-architecture files beside the binaries (kernel databases), and the architecture each belongs to.
 //!
 //! A *handler* knows where one library keeps such files. Handlers are selected by name (`--databases`) or preset
-//! (`--wheel-type`); `--device-files` adds patterns of the user's own. The first that matches a file wins, in the
-//! order in which they were selected, patterns last. Rules see the path relative to the overlay root, with
+//! (`--wheel-type`); a rules file has more of them, and `--device-files` adds patterns of the user's own. The first
+//! that matches a file wins, in the order in which they were selected, patterns last. Rules see the path relative to the overlay root, with
 //! forward slashes.
 //!
 //! In these names an architecture is `gfx[0-9]+[a-z]*`, then maybe `-strict`, then maybe `-xnack+` or `-xnack-`.
@@ -16,15 +16,16 @@
 use crate::arch::table::{ArchTable, strip_features};
 use crate::fault::{Fault, Result};
 use crate::wheel::device_glob::DeviceGlob;
+use crate::wheel::rules::{CustomHandler, Wants};
 
 /// How matches of `--device-files` are reported.
 pub const DEVICE_FILES: &str = "device-files";
 
 /// A per-architecture file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DatabaseFile {
+pub struct DatabaseFile<'s> {
     /// The handler that matched, or [`DEVICE_FILES`].
-    pub handler: &'static str,
+    pub handler: &'s str,
     /// Whose file it is.
     pub arch: ArchKey,
 }
@@ -74,64 +75,102 @@ const PRESETS: [(&str, &[&str]); 1] =
     [("torch-fat", &["rocblas", "hipblaslt", "hipsparselt", "aotriton", "miopen"])];
 
 /// The handlers and patterns that a split uses. The default has none.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Indices into `HANDLERS`, without repetition.
-    handlers: Vec<usize>,
+    handlers: Vec<Selected>,
     globs: Vec<DeviceGlob>,
 }
 
+/// A selected handler.
+#[derive(Clone, Debug)]
+enum Selected {
+    /// Index into `HANDLERS`.
+    BuiltIn(usize),
+    Custom(CustomHandler),
+}
+
+impl Selected {
+    fn name(&self) -> &str {
+        match self {
+            Self::BuiltIn(index) => HANDLERS.get(*index).map_or("", |handler| handler.name),
+            Self::Custom(handler) => &handler.name,
+        }
+    }
+
+    fn detect(&self, path: &str, table: &ArchTable) -> Option<ArchKey> {
+        match self {
+            Self::BuiltIn(index) => (HANDLERS.get(*index)?.detect)(path, table),
+            Self::Custom(handler) => {
+                handler.files.iter().find_map(|glob| glob.capture(path)).map(ArchKey::new)
+            }
+        }
+    }
+}
+
 impl Selection {
-    /// The handlers of these names; a preset's name stands for its handlers.
+    /// The handlers and patterns that `wants` names; a preset's name stands for its handlers. `custom` are the
+    /// handlers that a rules file adds.
     ///
     /// # Errors
-    /// Malformed for an unknown name; the message lists the known ones.
-    pub fn from_names<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Self> {
+    /// Malformed for an unknown handler (the message lists the known ones) or a bad pattern.
+    pub fn new(wants: &Wants, custom: &[CustomHandler]) -> Result<Self> {
         let mut selection = Self::default();
-        for name in names {
-            match PRESETS.iter().find(|(preset, _)| *preset == name) {
+        for name in wants.databases.iter().flatten() {
+            match PRESETS.iter().find(|(preset, _)| preset == name) {
                 Some((_, members)) => {
                     for member in *members {
-                        selection.add(member)?;
+                        selection.add(member, custom)?;
                     }
                 }
-                None => selection.add(name)?,
+                None => selection.add(name, custom)?,
             }
+        }
+        for pattern in wants.device_files.iter().flatten() {
+            selection.globs.push(DeviceGlob::parse(pattern)?);
         }
         Ok(selection)
     }
 
-    fn add(&mut self, name: &str) -> Result<()> {
-        let index = HANDLERS.iter().position(|handler| handler.name == name).ok_or_else(|| {
-            let known: Vec<&str> = handler_names().chain(PRESETS.iter().map(|(preset, _)| *preset)).collect();
+    /// All built-in handlers.
+    pub fn every() -> Self {
+        let handlers = (0..HANDLERS.len()).map(Selected::BuiltIn).collect();
+        Self { handlers, globs: Vec::new() }
+    }
+
+    fn add(&mut self, name: &str, custom: &[CustomHandler]) -> Result<()> {
+        let built_in = HANDLERS.iter().position(|handler| handler.name == name).map(Selected::BuiltIn);
+        let own = || custom.iter().find(|handler| handler.name == name).cloned().map(Selected::Custom);
+        let selected = built_in.or_else(own).ok_or_else(|| {
+            let mut known: Vec<&str> = handler_names().chain(preset_names()).collect();
+            known.extend(custom.iter().map(|handler| handler.name.as_str()));
             Fault::malformed(
                 "database handlers",
                 None,
                 format!("unknown handler {name:?}; known are {}", known.join(", ")),
             )
         })?;
-        if !self.handlers.contains(&index) {
-            self.handlers.push(index);
+        if !self.handlers.iter().any(|other| other.name() == name) {
+            self.handlers.push(selected);
         }
         Ok(())
     }
 
-    /// Adds a `--device-files` pattern.
-    ///
-    /// # Errors
-    /// As [`DeviceGlob::parse`].
-    pub fn add_device_files(&mut self, pattern: &str) -> Result<()> {
-        self.globs.push(DeviceGlob::parse(pattern)?);
-        Ok(())
+    /// Whether this is the name of a built-in handler or preset.
+    pub fn is_known(name: &str) -> bool {
+        handler_names().chain(preset_names()).any(|known| known == name)
+    }
+
+    /// Whether nothing is selected, so that no file is claimed.
+    pub fn is_empty(&self) -> bool {
+        self.handlers.is_empty() && self.globs.is_empty()
     }
 
     /// Whose file `path` is, if a selected handler or pattern claims it. `path` is relative to the overlay root,
     /// with forward slashes; `table` says which architectures are known where a rule depends on that.
-    pub fn classify(&self, path: &str, table: &ArchTable) -> Option<DatabaseFile> {
-        let handlers = self.handlers.iter().filter_map(|index| HANDLERS.get(*index));
-        for handler in handlers {
-            if let Some(arch) = (handler.detect)(path, table) {
-                return Some(DatabaseFile { handler: handler.name, arch });
+    pub fn classify(&self, path: &str, table: &ArchTable) -> Option<DatabaseFile<'_>> {
+        for handler in &self.handlers {
+            if let Some(arch) = handler.detect(path, table) {
+                return Some(DatabaseFile { handler: handler.name(), arch });
             }
         }
         let arch = self.globs.iter().find_map(|glob| glob.capture(path))?;
@@ -329,17 +368,24 @@ mod tests {
 
     use super::*;
 
+    fn select<'n>(names: impl IntoIterator<Item = &'n str>, patterns: &[&str]) -> Result<Selection> {
+        let owned = |name: &str| name.to_owned();
+        let databases = Some(names.into_iter().map(owned).collect());
+        let device_files = Some(patterns.iter().map(|pattern| owned(pattern)).collect());
+        Selection::new(&Wants { databases, device_files, ..Wants::default() }, &[])
+    }
+
     /// Handler and target ID for `path`, with all handlers selected.
-    fn classify(path: &str) -> Option<(&'static str, String)> {
-        let selection = Selection::from_names(handler_names()).unwrap();
+    fn classify(path: &str) -> Option<(String, String)> {
+        let selection = select(handler_names(), &[]).unwrap();
         let file = selection.classify(path, &ArchTable::builtin().unwrap())?;
-        Some((file.handler, file.arch.as_str().to_owned()))
+        Some((file.handler.to_owned(), file.arch.as_str().to_owned()))
     }
 
     fn check(rows: &[(&str, Option<(&'static str, &str)>)]) {
         for (path, expected) in rows {
             let found = classify(path);
-            let found = found.as_ref().map(|(handler, arch)| (*handler, arch.as_str()));
+            let found = found.as_ref().map(|(handler, arch)| (handler.as_str(), arch.as_str()));
             assert_eq!(found, *expected, "{path}");
         }
     }
@@ -454,22 +500,50 @@ mod tests {
     #[test]
     fn only_selected_handlers_run() {
         let table = ArchTable::builtin().unwrap();
-        let torch = Selection::from_names(["torch-fat", "rocblas"]).unwrap();
+        let torch = select(["torch-fat", "rocblas"], &[]).unwrap();
         assert_eq!(torch.handlers.len(), 5);
         assert!(torch.classify("lib/rocblas/library/x_gfx942.co", &table).is_some());
         assert!(torch.classify("lib/libdevice_conv_operations_gfx942.a", &table).is_none());
         assert!(Selection::default().classify("lib/rocblas/library/x_gfx942.co", &table).is_none());
-        let fault = Selection::from_names(["rocblas", "rocfft"]).unwrap_err();
+        let fault = select(["rocblas", "rocfft"], &[]).unwrap_err();
         for name in handler_names().chain(preset_names()).chain(["rocfft"]) {
             assert!(fault.message.contains(name), "{fault}");
         }
     }
 
     #[test]
+    fn handlers_of_a_project_stand_in_the_order_of_selection() {
+        let table = ArchTable::builtin().unwrap();
+        let glob = |pattern: &str| DeviceGlob::parse(pattern).unwrap();
+        let custom = CustomHandler {
+            name: "mine".into(),
+            files: vec![glob("a/{arch}.x"), glob("lib/**/*_{arch}.co")],
+        };
+        let handler = |names: &[&str], path: &str| {
+            let databases = Some(names.iter().map(|&name| name.to_owned()).collect());
+            let wants =
+                Wants { databases, device_files: Some(vec!["**/*{arch}*".into()]), ..Wants::default() };
+            let selection = Selection::new(&wants, std::slice::from_ref(&custom)).unwrap();
+            let file = selection.classify(path, &table)?;
+            Some((file.handler.to_owned(), file.arch.as_str().to_owned()))
+        };
+        let found = |handler: &str, arch: &str| Some((handler.to_owned(), arch.to_owned()));
+        let both = "lib/rocblas/library/k_gfx942.co";
+        assert_eq!(handler(&["mine", "rocblas"], both), found("mine", "gfx942"));
+        assert_eq!(handler(&["rocblas", "mine"], both), found("rocblas", "gfx942"));
+        assert_eq!(handler(&["mine"], "a/gfx90a-xnack-.x"), found("mine", "gfx90a:xnack-"));
+        assert_eq!(handler(&[], "a/gfx942.x"), found(DEVICE_FILES, "gfx942"), "not selected");
+        let unknown = Selection::new(
+            &Wants { databases: Some(vec!["yours".into()]), ..Wants::default() },
+            std::slice::from_ref(&custom),
+        );
+        assert!(unknown.unwrap_err().message.contains("torch-fat, mine"));
+    }
+
+    #[test]
     fn device_files_come_after_the_handlers() {
         let table = ArchTable::builtin().unwrap();
-        let mut selection = Selection::from_names(["rocblas"]).unwrap();
-        selection.add_device_files("**/{arch}/**").unwrap();
+        let selection = select(["rocblas"], &["**/{arch}/**"]).unwrap();
         let handler = |path| selection.classify(path, &table).map(|file| file.handler);
         assert_eq!(handler("lib/rocblas/library/gfx942/x"), Some("rocblas"));
         assert_eq!(handler("hsa/gfx942/fmha.co"), Some(DEVICE_FILES));
@@ -479,8 +553,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_path_panics(path in "(\\PC|gfx|/|_|-xnack|MIOpenCK|aotriton.images/amd-|engines/arch_content){0,12}(\\.co|\\.so|\\.kdb)?") {
-            let mut selection = Selection::from_names(handler_names()).unwrap();
-            selection.add_device_files("**/*{arch}*").unwrap();
+            let selection = select(handler_names(), &["**/*{arch}*"]).unwrap();
             let _ = selection.classify(&path, &ArchTable::builtin().unwrap());
         }
     }

@@ -185,6 +185,26 @@ pub fn escape_version(version: &str) -> String {
     version.replace('-', "_")
 }
 
+/// Whether two versions are the same but for spelling: case, separators, a leading `v`, zeros at the end of the release.
+/// Other spellings of PEP 440 (`1.0alpha1`, `1.0a1`) count as different; builders write the normal form in both places.
+pub fn same_version(a: &str, b: &str) -> bool {
+    let canonical = |version: &str| {
+        let version = version.trim_start_matches(['v', 'V']).to_ascii_lowercase();
+        let version = version.replace(['-', '_'], ".");
+        let (public, local) = match version.split_once('+') {
+            Some((public, local)) => (public.to_owned(), Some(local.to_owned())),
+            None => (version, None),
+        };
+        let release =
+            public.find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '!')).unwrap_or(public.len());
+        let (numbers, rest) = public.split_at_checked(release).unwrap_or((&public, ""));
+        let numbers: Vec<&str> = numbers.split('.').filter(|number| !number.is_empty()).collect();
+        let end = numbers.iter().rposition(|number| *number != "0").map_or(0, |last| last + 1);
+        (numbers.into_iter().take(end).collect::<Vec<_>>().join("."), rest.to_owned(), local)
+    };
+    canonical(a) == canonical(b)
+}
+
 /// The kpack group of a distribution: lower case, `-` to `_`.
 pub fn group_name(distribution: &str) -> String {
     distribution.to_lowercase().replace('-', "_")
@@ -270,6 +290,18 @@ mod tests {
         assert_eq!(normalize_dist_name("AMD--torch_.device.GFX942"), "amd_torch_device_gfx942");
         assert_eq!(group_name("Torch-Scatter.rocm"), "torch_scatter.rocm");
         assert_eq!(escape_version("1.0-1"), "1.0_1");
+    }
+
+    #[test]
+    fn versions_may_be_spelt_in_more_than_one_way() {
+        for (a, b) in
+            [("1.0", "1"), ("2.10.0+rocm7.1", "2.10+ROCm7_1"), ("1.0.post1", "1.0-post1"), ("v1!2.0", "1!2")]
+        {
+            assert!(same_version(a, b), "{a} {b}");
+        }
+        for (a, b) in [("1.0", "1.1"), ("1.0+a", "1.0"), ("10", "1"), ("1.0rc1", "1.0rc2"), ("1!1", "1")] {
+            assert!(!same_version(a, b), "{a} {b}");
+        }
     }
 
     #[test]

@@ -45,6 +45,26 @@ pub fn parse(metadata: &[u8]) -> Result<Identity> {
     Ok(Identity { name, version })
 }
 
+/// What a METADATA says of other distributions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dependencies {
+    /// `Requires-Dist`, in order.
+    pub requires: Vec<String>,
+    /// `Provides-Extra`, in order.
+    pub extras: Vec<String>,
+}
+
+impl Dependencies {
+    /// Reads them.
+    pub fn of(metadata: &[u8]) -> Self {
+        let headers = Headers::parse(metadata);
+        Self {
+            requires: headers.all("Requires-Dist").collect(),
+            extras: headers.all("Provides-Extra").collect(),
+        }
+    }
+}
+
 fn single(headers: &Headers<'_>, field: &str) -> Result<String> {
     let mut values = headers.all(field);
     let value = values.next().filter(|value| !value.is_empty());

@@ -12,5 +12,6 @@ pub mod filename;
 mod headers;
 pub mod metadata;
 pub mod record;
+pub mod rules;
 pub mod variant;
 pub mod wheel_file;

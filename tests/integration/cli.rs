@@ -168,7 +168,7 @@ fn no_bar_and_no_colour_without_a_terminal() {
 }
 
 /// A wheel whose split takes many seconds: noise that is compressed at the highest level by one thread.
-fn long_work() -> WheelBuilder {
+pub fn long_work() -> WheelBuilder {
     let mut library = FatElf::new();
     for unit in 0..60 {
         library = library.unit(bundle(&[("gfx942", &noise(unit, 512 << 10))]));

@@ -176,3 +176,65 @@ for path in sys.argv[1:]:
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
 }
+
+/// `installer`, which build front ends use, checks RECORD against every file and refuses what does not fit.
+#[test]
+fn installer_installs_every_output() {
+    let Some(python) = tool("python3") else { return };
+    if module_is_missing(&python, "installer") {
+        return;
+    }
+    let program = "
+import sys
+from installer.sources import WheelFile
+for path in sys.argv[1:]:
+    with WheelFile.open(path) as wheel:
+        wheel.validate_record(validate_contents=True)
+";
+    for (split, _) in splits() {
+        let site = tempfile::tempdir().unwrap();
+        succeed(Command::new(&python).args(["-c", program]).args(paths(&split)));
+        for path in paths(&split) {
+            let mut installer = Command::new(&python);
+            installer.args(["-m", "installer", "--no-compile-bytecode", "--prefix", "/", "--destdir"]);
+            succeed(installer.arg(site.path()).arg(path));
+        }
+    }
+}
+
+/// What an index checks on upload, and what a linter says: nothing that it does not say of the input.
+#[test]
+fn twine_and_check_wheel_contents_have_nothing_new_to_say() {
+    let (Some(twine), Some(linter)) = (tool("twine"), tool("check-wheel-contents")) else { return };
+    let library = FatElf::new().code(&[("gfx942", b"1"), ("gfx1100", b"2")]).build();
+    let described = WheelBuilder::new("described", "1.0")
+        .metadata(
+            "Metadata-Version: 2.1\nName: described\nVersion: 1.0\nSummary: It is\n\
+             Description-Content-Type: text/markdown\n\n# Described\n\nProvides-Extra: none of this\n",
+        )
+        .file("described/__init__.py", "import ctypes\n")
+        .member(ZipMember::new("described/a.so", library).mode(0o100_755))
+        .file("described/aotriton.images/amd-gfx11xx/x", "image");
+    let scratch = tempfile::tempdir().unwrap();
+    let input = described.write(scratch.path());
+    let split = split(&input, &["--databases", "aotriton"]);
+    let host = split.output().join(input.file_name().unwrap());
+    succeed(Command::new(&twine).args(["check", "--strict"]).arg(&host));
+    // Device wheels have no long description, which strict mode takes for a fault of any wheel.
+    succeed(Command::new(&twine).arg("check").args(paths(&split)));
+    // W004, W007, W008, W010: no modules, nothing but data, which is what a device wheel is.
+    let mut lint = Command::new(&linter);
+    lint.args(["--no-config", "--ignore", "W004,W007,W008,W010"]);
+    succeed(lint.args(paths(&split)));
+}
+
+/// Whether Python cannot import `module`, which is said.
+fn module_is_missing(python: &Path, module: &str) -> bool {
+    let found =
+        Command::new(python).args(["-c", &format!("import {module}")]).output().unwrap().status.success();
+    if !found {
+        assert!(!required(), "python3 has no {module}, and FATWHEEL_REQUIRE_TOOLS=1");
+        eprintln!("skipped: python3 has no {module}");
+    }
+    !found
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::bundle_builder::BundleBuilder;
-use crate::support::elf_builder::FatElf;
+use crate::support::elf_builder::{FatElf, noise};
 use crate::support::run::{Split, demo, refuse, refuse_built, split, split_built};
 use crate::support::wheel_builder::WheelBuilder;
 use crate::support::wheel_reader::Wheel;
@@ -83,9 +83,14 @@ fn single_handlers() {
         "lib/rocblas/library/k_gfx942.co",
         "lib/hipblaslt/library/k_gfx942.co",
         "engines/arch_content/gfx942/x",
+        "lib/libdevice_conv_operations_gfx942.a",
     ];
-    for (handler, moved) in [("rocblas", files[0]), ("hipblaslt", files[1]), ("hipkernelprovider", files[2])]
-    {
+    for (handler, moved) in [
+        ("rocblas", files[0]),
+        ("hipblaslt", files[1]),
+        ("hipkernelprovider", files[2]),
+        ("composablekernel", files[3]),
+    ] {
         let split = split_built(&wheel(&["gfx942"], &files), &["--databases", handler]);
         let wheels = split.wheels();
         for file in files {
@@ -154,13 +159,23 @@ fn processors_that_the_table_lacks() {
 
     let packaged = split_built(&unknown, &arguments);
     assert_eq!(keys(&packaged), ["gfx1171", "gfx803", "gfx940", "gfx942"]);
-    let warning = "the architecture table lacks gfx1171 (in db/lib/a.so); gfx803 (in db/lib/a.so); each gets";
-    assert!(packaged.stderr.contains(warning), "{}", packaged.stderr);
-    assert!(packaged.stderr.contains("lacks gfx940 (1 files, such as db/lib/rocblas/library/k_gfx940.co)"));
+    // One message for binaries and files.
+    let all = "the architecture table lacks gfx1171 (in db/lib/a.so); gfx803 (in db/lib/a.so); \
+               gfx940 (1 files that rocblas claims, such as db/lib/rocblas/library/k_gfx940.co)";
+    let warning = format!("warning: {all}; each gets a device wheel of its own\n");
+    assert_eq!(packaged.stderr, warning);
+    let strict = ["--databases", "rocblas", "--unknown-arch", "error"];
+    refuse_built(
+        &unknown,
+        &strict,
+        &[&all.replace("the architecture table lacks", "it lacks"), "--arch-table"],
+    );
 
-    let message =
-        refuse_built(&unknown, &["--unknown-arch", "error"], &["gfx1171 (in db/lib/a.so)", "gfx803"]);
-    assert!(message.contains("--arch-table"), "{message}");
+    // Names that are none are an error whatever is asked for, with all others that nobody knows.
+    let nonsense = unknown.clone().file("db/aotriton.images/amd-gfx77xx/x", "image");
+    let stderr =
+        refuse_built(&nonsense, &["--databases", "aotriton"], &["gfx77xx (1 files that aotriton claims"]);
+    assert!(stderr.contains("aliases for names in paths with --rules"), "{stderr}");
 
     // The only fat binary stays whole.
     let stderr = refuse_built(&unknown, &["--unknown-arch", "host"], &["no fat binaries found"]);
@@ -170,6 +185,50 @@ fn processors_that_the_table_lacks() {
     assert_eq!(keys(&host), ["gfx942"]);
     assert!(host.starting("db-1").data("db/lib/a.so") == library(&["gfx942", "gfx803", "gfx1171"]));
     assert!(host.starting("db-1").has("db/lib/rocblas/library/k_gfx940.co"));
+}
+
+#[test]
+fn database_files_without_a_fat_binary() {
+    let file = "lib/rocblas/library/k_gfx942.co";
+    let wheel = WheelBuilder::new("db", "1").file("db/a.py", "").file(&format!("db/{file}"), file);
+    for arguments in [&["--databases", "rocblas"][..], &["--wheel-type", "torch-fat", "--overlay-root", "db"]]
+    {
+        let split = split_built(&wheel, arguments);
+        assert_eq!((keys(&split), split.stderr.as_str()), (vec!["gfx942".to_owned()], ""));
+        let wheels = split.wheels();
+        assert_eq!(place(&wheels, file), "gfx942");
+        assert!(split.kpacks().is_empty());
+        let metadata = split.starting("db-1").info("METADATA");
+        assert!(metadata.contains("Provides-Extra: device-gfx942\n"), "{metadata}");
+        assert!(!split.stdout.contains("nothing to do"), "{}", split.stdout);
+    }
+    // Nothing that the handler knows, or no handler: nothing to split.
+    let words = ["no fat binaries found, nor files that the selected handlers know"];
+    refuse_built(&wheel, &["--databases", "aotriton"], &words);
+    refuse_built(&wheel, &[], &["no fat binaries found"]);
+    // The rule is relative to the overlay root, so there must be one.
+    let both = wheel.file("other/lib/rocblas/library/k_gfx90a.co", "kernel");
+    let scratch = tempfile::tempdir().unwrap();
+    let stderr = refuse(&both.write(scratch.path()), &["--databases", "rocblas"], 2);
+    assert!(
+        stderr.contains("other: 1 per-architecture files") && stderr.contains("--overlay-root"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_database_file_moves_whole_even_if_it_is_a_fat_binary() {
+    let name = "db/lib/libMIOpenCKGroupedConv_gfx942.so.1";
+    // Large enough for its code to be compressed before it is known that it moves.
+    let fat = FatElf::new().code(&[("gfx942", &noise(1, 9 << 20))]).build();
+    let wheel = wheel(&["gfx90a"], &[]).file(name, fat.clone());
+    let split = split_built(&wheel, &["--databases", "miopen"]);
+    assert_eq!(keys(&split), ["gfx90a", "gfx942"]);
+    assert!(split.starting("amd_db_device_gfx942").data(name) == fat && !split.starting("db-1").has(name));
+    assert_eq!(split.kpacks().keys().collect::<Vec<_>>(), ["db/.kpack/db_gfx90a.kpack"]);
+    // Without the handler it is split like any other.
+    let split = split_built(&wheel, &[]);
+    assert!(split.starting("db-1").data(name) != fat && split.kpacks().len() == 2);
 }
 
 #[test]
@@ -231,7 +290,7 @@ fn archs_keeps_or_drops_device_wheels_and_metadata_names_only_those() {
 }
 
 #[test]
-fn generic_targets_go_to_the_smallest_bundle_that_covers_them() {
+fn rocsolver_909_generic_targets_go_to_the_smallest_bundle_that_covers_them() {
     for (generic, key) in [
         ("gfx9-generic", "gfx9_0"),
         ("gfx9-4-generic", "gfx9"),

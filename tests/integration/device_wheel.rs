@@ -132,7 +132,7 @@ fn a_generic_targets_processors_have_extras() {
 }
 
 #[test]
-fn no_wheel_requires_itself() {
+fn therock_7362_no_wheel_requires_itself() {
     // An entry that names the device wheel it goes into would be a cycle (pip: maximum recursion depth).
     let split = split_built(
         &wheel(&["gfx942", "gfx1100"], &[]),

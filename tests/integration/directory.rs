@@ -56,7 +56,17 @@ fn files(wheel: &Wheel) -> BTreeMap<String, (u32, Vec<u8>)> {
 /// Splits to `output` and returns every output by its name without `.whl`. RECORD is compared by its rows, since
 /// their order is that of the members.
 fn outputs(input: &Path, output: &Path, format: &str) -> BTreeMap<String, BTreeMap<String, (u32, Vec<u8>)>> {
-    let arguments = ["--output-format", format, "--databases", "rocblas", "-j2"];
+    outputs_with(input, output, format, &[])
+}
+
+/// The same with more arguments.
+fn outputs_with(
+    input: &Path,
+    output: &Path,
+    format: &str,
+    more: &[&str],
+) -> BTreeMap<String, BTreeMap<String, (u32, Vec<u8>)>> {
+    let arguments = [&["--output-format", format, "--databases", "rocblas", "-j2"], more].concat();
     let done = split_command(input, output, &arguments).output().unwrap();
     assert_eq!(done.status.code(), Some(0), "{}", texts(&done).1);
     let mut all = BTreeMap::new();
@@ -82,31 +92,36 @@ fn all_four_combinations_hold_the_same_files() {
     let packed = wheel().write(scratch.path());
     let unpacked = scratch.path().join("unpacked");
     wheel().unpack(&unpacked);
-    let first = outputs(&packed, &scratch.path().join("ww"), "wheel");
-    assert_eq!(
-        first.keys().collect::<Vec<_>>(),
-        [
+    let all = ["--generate-variant-wheel", "--kpack-layout", "per-target", "--compression", "none"];
+    for (number, more) in [&[][..], &all].into_iter().enumerate() {
+        let output = |name: &str| scratch.path().join(format!("{name}{number}"));
+        let first = outputs_with(&packed, &output("ww"), "wheel", more);
+        let mut expected = vec![
             "amd_dir_device_gfx1100-1.5-3-py3-none-linux_x86_64",
             "amd_dir_device_gfx942-1.5-3-py3-none-linux_x86_64",
             "dir-1.5-3-py3-none-linux_x86_64",
-        ]
-    );
-    for (input, directory, format) in
-        [(&packed, "wd", "directory"), (&unpacked, "dw", "wheel"), (&unpacked, "dd", "directory")]
-    {
-        let other = outputs(input, &scratch.path().join(directory), format);
-        assert_eq!(first.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>(), "{directory}");
-        for (name, files) in &first {
-            let others = &other[name];
-            assert_eq!(
-                files.keys().collect::<Vec<_>>(),
-                others.keys().collect::<Vec<_>>(),
-                "{directory} {name}"
-            );
-            for (path, (mode, data)) in files {
-                let (other_mode, other_data) = &others[path];
-                assert_eq!(mode, other_mode, "{directory} {name} {path}");
-                assert!(data == other_data, "{directory} {name} {path}");
+        ];
+        if !more.is_empty() {
+            expected.push("dir-1.5-3-py3-none-linux_x86_64-variant");
+        }
+        assert_eq!(first.keys().collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
+        for (input, directory, format) in
+            [(&packed, "wd", "directory"), (&unpacked, "dw", "wheel"), (&unpacked, "dd", "directory")]
+        {
+            let other = outputs_with(input, &output(directory), format, more);
+            assert_eq!(first.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>(), "{directory}");
+            for (name, files) in &first {
+                let others = &other[name];
+                assert_eq!(
+                    files.keys().collect::<Vec<_>>(),
+                    others.keys().collect::<Vec<_>>(),
+                    "{directory} {name}"
+                );
+                for (path, (mode, data)) in files {
+                    let (other_mode, other_data) = &others[path];
+                    assert_eq!(mode, other_mode, "{directory} {name} {path}");
+                    assert!(data == other_data, "{directory} {name} {path}");
+                }
             }
         }
     }

@@ -195,6 +195,23 @@ fn names_with_dots_and_capitals() {
 }
 
 #[test]
+fn a_file_name_that_does_not_fit_metadata_is_said() {
+    for (metadata, said) in [
+        ("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n", "the file name says odd, METADATA says other"),
+        (
+            "Metadata-Version: 2.1\nName: odd\nVersion: 1.1\n",
+            "the file name says version 1.0, METADATA says 1.1",
+        ),
+        ("Metadata-Version: 2.1\nName: ODD\nVersion: 1\n", ""),
+    ] {
+        let library = FatElf::new().code(&[("gfx942", b"code")]).build();
+        let wheel = WheelBuilder::new("odd", "1.0").metadata(metadata).file("odd/a.so", library);
+        let stderr = split_built(&wheel, &[]).stderr;
+        assert!(stderr.contains(said) && said.is_empty() == stderr.is_empty(), "{stderr}");
+    }
+}
+
+#[test]
 fn licenses_and_boms_of_dist_info_stay() {
     let wheel = WheelBuilder::new("lic", "1")
         .file("lic/a.so", FatElf::new().code(&[("gfx942", b"code")]).build())

@@ -163,6 +163,28 @@ fn per_target_layout() {
 }
 
 #[test]
+fn the_per_target_layout_under_both_loaders() {
+    let layout = ["--kpack-layout", "per-target"];
+    // Where all units have the same targets, neither loader misses anything.
+    let same = units(&[&["gfx90a:xnack+", "gfx90a:xnack-", "gfx942"][..]; 3]);
+    let kpacks = split_units(&same, &layout).kpacks();
+    assert!(assert_complete(&kpacks, &same, &["gfx90a", "gfx942"]) >= 30);
+    // Elsewhere, one that goes on after a miss finds all the same.
+    let mixed = units(&[&["gfx90a"], &["gfx90a:xnack+", "gfx90a:xnack-"], &["gfx90a:sramecc+", "gfx942"]]);
+    let kpacks = split_units(&mixed, &layout).kpacks();
+    let mut missed = 0;
+    for isa in isas(&["gfx90a", "gfx942"]) {
+        for (index, unit) in mixed.iter().enumerate() {
+            let key = format!("lib/a.so#{index}");
+            let want = expected(unit, &isa);
+            assert!(newer_loader(&kpacks, "kp/.kpack/kp", &key, &isa) == want, "{key} on {isa}");
+            missed += usize::from(shipped_loader(&kpacks, "kp/.kpack/kp", &key, &isa) != want);
+        }
+    }
+    assert!(missed > 0, "then why have another layout?");
+}
+
+#[test]
 fn per_target_layout_is_refused_for_windows() {
     let stderr = refuse(&demo_windows(), &["--kpack-layout", "per-target"], 2);
     assert!(stderr.contains("colon") && stderr.contains("Windows"), "{stderr}");
@@ -220,7 +242,7 @@ fn identical_code_objects_of_several_binaries_are_stored_once() {
 }
 
 #[test]
-fn generic_code_fills_the_archives_of_exact_processors() {
+fn rocm_systems_9167_generic_code_fills_the_archives_of_exact_processors() {
     // gfx942 has exact code for one unit only; the loader asks for the exact ISA first and does not go on.
     let units = units(&[
         &["gfx942", "gfx9-4-generic"],
@@ -244,7 +266,7 @@ fn generic_code_fills_the_archives_of_exact_processors() {
 }
 
 #[test]
-fn compressed_and_plain_bundles_of_one_section() {
+fn llvm_project_448_compressed_and_plain_bundles_of_one_section() {
     let plain = |number: u64| {
         (bundle(&[("gfx942", &noise(number, 30_000)), ("gfx1201", &noise(number + 50, 30_000))]), number)
     };

@@ -331,3 +331,68 @@ fn uv_19440_superfluous_zip64_fields_are_not_copied() {
     let split = split_built(&wheel, &["--databases", "rocblas"]);
     assert_eq!(split.wheels().len(), 2);
 }
+
+/// rocm-systems 6362, TheRock 5274: kernels for another GPU, left over in the build tree, came into a wheel unseen.
+#[test]
+fn rocm_systems_6362_a_processor_with_few_units_is_said() {
+    let stray = (0..30).fold(FatElf::new(), |elf, seed| {
+        let code = noise(seed, 100);
+        if seed == 7 {
+            elf.code(&[("gfx942", &code), ("gfx1201", &code)])
+        } else {
+            elf.code(&[("gfx942", &code)])
+        }
+    });
+    let wheel = WheelBuilder::new("stray", "1").file("stray/a.so", stray.build());
+    let said = split_built(&wheel, &[]).stderr;
+    assert!(
+        said.contains("few units have code for gfx1201 (1), others for 30") && said.contains("--archs"),
+        "{said}"
+    );
+    assert_eq!(split_built(&wheel, &["--archs", "!gfx1201"]).stderr, "");
+}
+
+/// TheRock 7081 once more: the old layout has the hole, and whoever asks for it is told.
+#[test]
+fn therock_7081_the_old_layout_says_what_it_hides() {
+    let library = FatElf::new()
+        .code(&[("gfx90a", b"1")])
+        .code(&[("gfx90a:xnack-", b"2"), ("gfx90a:xnack+", b"3")])
+        .code(&[("gfx90a", b"4")]);
+    let wheel = WheelBuilder::new("old", "1").file("old/a.so", library.build());
+    assert_eq!(split_built(&wheel, &[]).stderr, "");
+    let split = split_built(&wheel, &["--kpack-layout", "per-target"]);
+    assert!(split.stderr.contains("gfx90a:xnack- (1 of 2 units)"), "{}", split.stderr);
+    // And so it is: the shipped loader fails where the newer one goes on.
+    let kpacks = split.kpacks();
+    assert!(shipped_loader(&kpacks, "old/.kpack/old", "a.so#0", "gfx90a:xnack-").is_none());
+    assert!(newer_loader(&kpacks, "old/.kpack/old", "a.so#0", "gfx90a:xnack-").is_some());
+}
+
+/// TheRock 6223: pins are exact, so a wheel that is missing from an index breaks the installation. The manifest has
+/// every wheel that another one of the split pins.
+#[test]
+fn therock_6223_every_pin_is_a_wheel_of_the_manifest() {
+    let library = FatElf::new().code(&[("gfx1100", b"1"), ("gfx1101", b"2"), ("gfx942", b"3")]);
+    let wheel = WheelBuilder::new("pins", "1+rocm7")
+        .file("pins/a.so", library.build())
+        .file("pins/aotriton.images/amd-gfx11xx/x", "image");
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("manifest.json");
+    split_built(&wheel, &["--databases", "aotriton", "--manifest", path.to_str().unwrap()]);
+    let manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let outputs = manifest["splits"][0]["outputs"].as_array().unwrap();
+    let built: Vec<String> = outputs
+        .iter()
+        .map(|output| {
+            format!("{} == {}", output["name"].as_str().unwrap(), output["version"].as_str().unwrap())
+        })
+        .collect();
+    assert_eq!(built.len(), 5);
+    let pins = outputs.iter().flat_map(|output| output["requires"].as_array().unwrap());
+    let pins: Vec<&str> = pins.map(|pin| pin.as_str().unwrap().split(';').next().unwrap()).collect();
+    assert!(pins.len() > 10, "{pins:?}");
+    for pin in pins.into_iter().filter(|pin| *pin != "rocm-bootstrap") {
+        assert!(built.iter().any(|wheel| wheel == pin), "{pin} is in no wheel of {built:?}");
+    }
+}

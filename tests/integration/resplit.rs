@@ -8,7 +8,7 @@ use crate::support::wheel_builder::WheelBuilder;
 use crate::support::wheel_reader::Wheel;
 
 #[test]
-fn splitting_a_host_wheel_again_is_a_no_op() {
+fn rocm_systems_10494_splitting_a_host_wheel_again_is_a_no_op() {
     for input in [demo(), demo_windows()] {
         let first = split(&input, &["--wheel-type", "torch-fat"]);
         let host = first.output().join(input.file_name().unwrap());

@@ -32,13 +32,13 @@ pub fn install(wheels: &[Wheel], site: &Path) {
     }
 }
 
-/// What the stub logs when `command` runs, which must succeed.
-pub fn log_of(command: &mut Command) -> String {
+/// What the stub logs when `command` runs on a machine with devices of these ISAs. It must succeed.
+pub fn log_of(command: &mut Command, isas: &str) -> String {
     let scratch = tempfile::tempdir().unwrap();
     let log = scratch.path().join("log");
     command
         .env("LD_LIBRARY_PATH", fixture("stub"))
-        .env("FATWHEEL_STUB_ISA", ISAS)
+        .env("FATWHEEL_STUB_ISA", isas)
         .env("FATWHEEL_STUB_LOG", &log);
     succeed(command);
     let log = fs::read_to_string(&log).unwrap_or_default();
@@ -46,12 +46,17 @@ pub fn log_of(command: &mut Command) -> String {
     log
 }
 
-/// The log of running a program, or of loading a library.
+/// The log of running a program, or of loading a library, for all devices.
 pub fn log(binary: &Path) -> String {
+    log_on(binary, ISAS)
+}
+
+/// The same for devices of these ISAs.
+pub fn log_on(binary: &Path, isas: &str) -> String {
     if binary.extension().is_some_and(|extension| extension == "so") {
-        log_of(Command::new(fixture("stub/loader")).arg(binary))
+        log_of(Command::new(fixture("stub/loader")).arg(binary), isas)
     } else {
-        log_of(&mut Command::new(binary))
+        log_of(&mut Command::new(binary), isas)
     }
 }
 

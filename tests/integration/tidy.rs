@@ -219,6 +219,32 @@ fn no_path_of_a_build_machine_is_in_the_tree() {
     assert_none(&problems);
 }
 
+/// The table that maps the Python tool and field reports to tests names tests that there are.
+#[test]
+fn the_parity_table_names_tests_that_exist() {
+    let mut tests: Vec<String> = Vec::new();
+    for (directory, prefix) in
+        [("tests/integration", None), ("tests/binaries", Some("binaries")), ("src", Some("src"))]
+    {
+        for (path, text) in rust_files(directory) {
+            let module = prefix.unwrap_or_else(|| path.rsplit('/').next().unwrap().trim_end_matches(".rs"));
+            let mut lines = text.lines().map(str::trim);
+            while lines.any(|line| line == "#[test]") {
+                let name = lines.find_map(|line| line.strip_prefix("fn ")?.split('(').next());
+                tests.extend(name.map(|name| format!("{module}::{name}")));
+            }
+        }
+    }
+    let table = fs::read_to_string(Path::new(ROOT).join("tests/PARITY.md")).unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| "));
+    let cells = rows.filter_map(|row| row.trim_end_matches([' ', '|']).rsplit('|').next());
+    let named: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(named.len() > 90, "{} names: is the table still one?", named.len());
+    let missing: Vec<String> =
+        named.into_iter().filter(|name| !tests.iter().any(|test| test == name)).map(str::to_owned).collect();
+    assert_none(&missing);
+}
+
 /// The fuzz targets are a package of their own, which nobody builds until they are needed.
 #[test]
 fn fuzz_targets_are_locked_to_the_same_dependencies() {

@@ -113,7 +113,7 @@ fn a_fat_binary_with_a_name_that_is_not_ascii() {
 }
 
 #[test]
-fn modes_and_times_stay() {
+fn rocm_systems_7515_modes_and_times_stay() {
     let when = ((1999 - 1980) << 9 | 12 << 5 | 31, 23 << 11 | 59 << 5 | 29);
     let wheel = WheelBuilder::new("zi", "1")
         .member(ZipMember::new("zi/lib/a.so", library()).mode(0o100_755).when(when))

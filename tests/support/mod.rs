@@ -2,6 +2,7 @@
 //! what is tested.
 
 pub mod bundle_builder;
+pub mod bundle_reader;
 pub mod elf_builder;
 pub mod golden;
 pub mod kpack_reader;

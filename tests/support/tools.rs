@@ -11,10 +11,14 @@ pub fn required() -> bool {
     std::env::var_os("FATWHEEL_REQUIRE_TOOLS").is_some_and(|value| value == "1")
 }
 
-/// Where `name` is, if it is on PATH.
+/// Where `name` is, if it is among the clients of `.ci/install-tools` or on PATH.
 #[track_caller]
 pub fn tool(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut path = std::env::var_os("FATWHEEL_CLIENTS").unwrap_or_default();
+    if !path.is_empty() {
+        path.push(":");
+    }
+    path.push(std::env::var_os("PATH").unwrap_or_default());
     let found =
         std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file());
     if found.is_none() {

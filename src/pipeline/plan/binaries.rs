@@ -1,18 +1,19 @@
 //! Which binaries are split, which stay whole, and the edit plan of each.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::root::below;
-use crate::arch::table::ArchTable;
+use super::settings::Settings;
+use super::unknown::Unknown;
+use crate::arch::UnknownArch;
 use crate::edit::BinaryPlan;
 use crate::error::{Error, Result};
 use crate::fatbin::entry_id::EntryId;
 use crate::fault::{Fault, FaultKind};
 use crate::io::{Input, MemberReader};
 use crate::kpack::marker::marker;
-use crate::options::{SplitOptions, UnknownArch};
+use crate::options::SplitOptions;
 use crate::pipeline::Context;
 use crate::pipeline::cancel::cause;
 use crate::pipeline::classify::{Classified, FatBinary, Kind, Layout};
@@ -42,25 +43,30 @@ pub struct Choice<'a> {
     pub root: &'a str,
     /// Group name of the archives, for markers.
     pub group: &'a str,
-    /// The architecture table.
-    pub table: &'a ArchTable,
+    /// What applies to this wheel.
+    pub settings: &'a Settings,
     /// Whether the second pass will read at random too.
     pub keep_checkpoints: bool,
     /// Options and cancellation.
     pub context: &'a Context<'a>,
 }
 
-impl Choice<'_> {
-    /// Sorts the fat binaries below the root into those to split and those that stay whole, plans the rewriting of the
-    /// former, and takes their checkpoints' memory back.
-    pub fn choose(&self, classified: &mut [Classified], warnings: &mut Vec<String>) -> Result<Vec<Binary>> {
-        let Self { input, root, table, .. } = *self;
+/// A fat binary below the root that is to be split: its member, its kernel name, and what is known of it.
+pub type Chosen = (usize, String, FatBinary);
+
+impl<'a> Choice<'a> {
+    /// Sorts the fat binaries below the root into those to split, which it returns, and those that stay whole.
+    pub fn choose(
+        &self,
+        classified: &mut [Classified],
+        unknown: &mut Unknown<'a>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<Chosen>> {
+        let Self { input, root, settings, .. } = *self;
         let options = self.context.options;
-        let mut unknown: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         let mut chosen = Vec::new();
         for (index, classified) in classified.iter_mut().enumerate() {
             let name = input.members()[index].name.as_str();
-            let in_member = |fault: Fault| Error::from(fault).in_member(name);
             if let Kind::Hidden(offset) = classified.kind {
                 warnings.push(hidden(name, offset));
                 continue;
@@ -88,14 +94,9 @@ impl Choice<'_> {
                             }
                             EntryId::Device(target) => {
                                 let processor = target.processor.as_str();
-                                if table.bundle_of(processor).map_err(in_member)?.is_known() {
-                                    continue;
-                                }
-                                let places = unknown.entry(processor.to_owned()).or_default();
-                                if places.last() != Some(&name) {
-                                    places.push(name);
-                                }
-                                if options.unknown_arch == UnknownArch::Host {
+                                let lookup = unknown.of_binary(&settings.table, processor, name);
+                                let known = lookup.is_some_and(|lookup| lookup.is_known());
+                                if !known && settings.unknown_arch() == UnknownArch::Host {
                                     whole = Some(format!(
                                         "it has code for {processor}, which the architecture table lacks"
                                     ));
@@ -110,20 +111,16 @@ impl Choice<'_> {
                 }
             }
         }
-        report_unknown(&unknown, options, warnings)?;
-        self.plan_edits(chosen, warnings)
+        Ok(chosen)
     }
 
-    /// Plans the edits of all binaries, in parallel: it reads relocation tables, which can be large.
-    fn plan_edits(
-        &self,
-        chosen: Vec<(usize, String, FatBinary)>,
-        warnings: &mut Vec<String>,
-    ) -> Result<Vec<Binary>> {
+    /// Plans the edits of all binaries, in parallel: it reads relocation tables, which can be large. Takes their
+    /// checkpoints' memory back.
+    pub fn plan_edits(&self, chosen: Vec<Chosen>, warnings: &mut Vec<String>) -> Result<Vec<Binary>> {
         let Self { input, group, .. } = *self;
         let Context { options, cancel, .. } = *self.context;
         let count = chosen.len();
-        let work: Vec<Mutex<Option<(usize, String, FatBinary)>>> =
+        let work: Vec<Mutex<Option<Chosen>>> =
             chosen.into_iter().map(|item| Mutex::new(Some(item))).collect();
         type Planned = (usize, std::result::Result<Binary, Fault>);
         let done: Vec<Mutex<Option<Planned>>> = (0..count).map(|_| Mutex::new(None)).collect();
@@ -179,33 +176,6 @@ impl Choice<'_> {
             }
         }
         Ok(binaries)
-    }
-}
-
-/// An unknown processor is one error or one warning for the whole wheel.
-fn report_unknown(
-    unknown: &BTreeMap<String, Vec<&str>>,
-    options: &SplitOptions,
-    warnings: &mut Vec<String>,
-) -> Result<()> {
-    if unknown.is_empty() {
-        return Ok(());
-    }
-    let list: Vec<String> =
-        unknown.iter().map(|(processor, places)| format!("{processor} (in {})", places.join(", "))).collect();
-    let list = list.join("; ");
-    match options.unknown_arch {
-        UnknownArch::Error => {
-            let fault = Fault::unsupported("architecture table", None, format!("it lacks {list}"));
-            Err(Error::from(fault)
-                .with_hint("add rows with --arch-table FILE, or use --unknown-arch package or host"))
-        }
-        UnknownArch::Package => {
-            warnings
-                .push(format!("the architecture table lacks {list}; each gets a device wheel of its own"));
-            Ok(())
-        }
-        UnknownArch::Host => Ok(()),
     }
 }
 

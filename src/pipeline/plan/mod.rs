@@ -5,21 +5,25 @@
 pub mod archives;
 pub mod binaries;
 pub mod root;
+pub mod settings;
+pub mod sparse;
+pub mod unknown;
 pub mod wheels;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use archives::Archives;
 use binaries::Binary;
+use settings::Settings;
+use unknown::Unknown;
 
 use super::Context;
 use super::classify::{Classified, Kind};
 use super::identify::Identified;
-use crate::arch::table::{ArchTable, Bundle};
+use crate::arch::table::Bundle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::Fault;
 use crate::io::Input;
-use crate::options::SplitOptions;
 use crate::wheel::devices::DeviceSet;
 use crate::wheel::filename::{WheelFilename, group_name};
 use crate::wheel::metadata;
@@ -86,6 +90,7 @@ pub struct VariantPlan {
 /// Plans the split. Takes the fat binaries out of `classified`.
 pub fn plan(
     context: &Context<'_>,
+    settings: &Settings,
     input: &Input,
     identified: &Identified,
     classified: &mut [Classified],
@@ -93,31 +98,32 @@ pub fn plan(
     warnings: &mut Vec<String>,
 ) -> Result<SplitPlan> {
     let options = context.options;
-    let table = arch_table(options)?;
+    let Settings { wants, table, .. } = settings;
     let duplicates = wheels::duplicates(input, classified)?;
     wheels::no_file_is_a_directory(input)?;
     // A member that repeats an earlier one is in no output, so it is neither split nor moved.
     for &index in &duplicates {
         classified[index].kind = Kind::Plain;
     }
-    let members = input.members();
-    let fat = members
-        .iter()
-        .zip(&*classified)
-        .filter(|(_, classified)| matches!(classified.kind, Kind::Fat(_) | Kind::Broken(_)))
-        .map(|(member, _)| (member.name.as_str(), member.size));
-    let names = members.iter().map(|member| member.name.as_str());
-    let root = root::overlay_root(options.overlay_root.as_deref(), fat, names)?;
     let group = group_name(&identified.identity.name);
     let any_split = classified.iter().any(|classified| matches!(classified.kind, Kind::AlreadySplit));
-    let binaries = match &root {
+    let root = overlay_root(settings, input, classified)?;
+    let (binaries, moved) = match &root {
         Some(root) => {
-            let choice =
-                binaries::Choice { input, root, group: &group, table: &table, keep_checkpoints, context };
-            choice.choose(classified, warnings)?
+            wheels::forgotten_files(input, root, settings, options, warnings)?;
+            let mut unknown = Unknown::default();
+            let moved = wheels::database_files(input, root, settings, &duplicates, &mut unknown);
+            for file in &moved {
+                // It moves as it is, whatever it has inside.
+                classified[file.member].kind = Kind::Plain;
+            }
+            let choice = binaries::Choice { input, root, group: &group, settings, keep_checkpoints, context };
+            let chosen = choice.choose(classified, &mut unknown, warnings)?;
+            unknown.report(settings.unknown_arch(), warnings)?;
+            (choice.plan_edits(chosen, warnings)?, moved)
         }
         None => {
-            for (member, classified) in members.iter().zip(&*classified) {
+            for (member, classified) in input.members().iter().zip(&*classified) {
                 if let Kind::Hidden(offset) = classified.kind {
                     warnings.push(binaries::hidden(&member.name, offset));
                 }
@@ -128,41 +134,41 @@ pub fn plan(
                     ));
                 }
             }
-            Vec::new()
+            (Vec::new(), Vec::new())
         }
     };
-    let Some(root) = root.filter(|_| !binaries.is_empty()) else {
-        if any_split {
-            return Ok(unchanged(input, identified, &duplicates, group, warnings));
-        }
-        return Err(nothing_to_split(options, warnings));
+    if binaries.is_empty() && any_split {
+        // Its database files stay too: device wheels with those alone would replace the ones of the first split.
+        return Ok(unchanged(input, identified, &duplicates, group, warnings));
+    }
+    let Some(root) = root.filter(|_| !binaries.is_empty() || !moved.is_empty()) else {
+        return Err(nothing_to_split(settings, warnings));
     };
-    let mut moved = wheels::database_files(input, &root, &table, options, warnings)?;
-    moved.retain(|file| !duplicates.contains(&file.member));
     let mut keys: BTreeMap<String, Bundle> =
         moved.iter().map(|file| (file.bundle.key.clone(), file.bundle.clone())).collect();
     for processor in archives::processors(&binaries) {
         let bundle = table.bundle_of(processor.as_str())?.into_bundle();
         keys.insert(bundle.key.clone(), bundle);
     }
-    let filter = wheels::filter(&keys, &table, options, warnings)?;
+    let filter = wheels::filter(&keys, settings, warnings)?;
     keys.retain(|key, _| filter.allows(key));
     let placement = archives::Placement {
         root: &root,
         group: &group,
-        table: &table,
+        table,
         keys: &keys,
         layout: options.kpack_layout,
         filename: &identified.filename,
     };
     let archives = archives::plan(input, &binaries, &placement)?;
-    let served = archives::served(&archives.archives, &table)?;
-    let prefix = options.device_package_prefix.clone();
+    warnings.extend(sparse::warnings(&archives, options.kpack_layout));
+    let served = archives::served(&archives.archives, table)?;
+    let prefix = wants.device_package_prefix.clone();
     let prefix = prefix.unwrap_or_else(|| format!("amd-{}-device", identified.identity.name));
     let devices_set = DeviceSet::new(
         identified.identity.clone(),
         &prefix,
-        &options.device_requires_dist,
+        wants.device_requires_dist.as_deref().unwrap_or_default(),
         keys.values().cloned(),
         served,
     )
@@ -218,23 +224,37 @@ pub fn plan(
         std::iter::once(identified.filename.to_string())
             .chain(devices.iter().map(|device| device.filename.to_string()))
             .chain(variant_name),
+        &options.taken,
     )?;
     Ok(SplitPlan { root, group, binaries, archives, devices, host, variant })
 }
 
-fn arch_table(options: &SplitOptions) -> Result<ArchTable> {
-    let mut table = ArchTable::builtin()?;
-    if let Some(rows) = &options.arch_table {
-        table.with_rows(rows).map_err(|fault| Error::usage(format!("--arch-table: {fault}")))?;
+/// The overlay root that is asked for, or else the directory that has what will be split off.
+fn overlay_root(settings: &Settings, input: &Input, classified: &[Classified]) -> Result<Option<String>> {
+    let members = input.members();
+    let fat = members
+        .iter()
+        .zip(classified)
+        .filter(|(_, classified)| matches!(classified.kind, Kind::Fat(_) | Kind::Broken(_)))
+        .map(|(member, _)| (member.name.as_str(), member.size));
+    let names = members.iter().map(|member| member.name.as_str());
+    let given = settings.wants.overlay_root.as_deref();
+    match root::overlay_root(given, fat, names)? {
+        Some(root) => Ok(Some(root)),
+        None => {
+            let files = members.iter().filter(|member| !member.is_directory());
+            root::root_of_files(files.map(|member| member.name.as_str()), |path| {
+                settings.selection.classify(path, &settings.table).is_some()
+            })
+        }
     }
-    Ok(table)
 }
 
 /// A plan that changes nothing: the input is a host wheel already.
 fn unchanged(
     input: &Input,
     identified: &Identified,
-    duplicates: &std::collections::BTreeSet<usize>,
+    duplicates: &BTreeSet<usize>,
     group: String,
     warnings: &mut Vec<String>,
 ) -> SplitPlan {
@@ -250,8 +270,10 @@ fn unchanged(
     }
 }
 
-fn nothing_to_split(options: &SplitOptions, warnings: &[String]) -> Error {
-    let place = options.overlay_root.as_ref().map(|root| format!(" below {root}")).unwrap_or_default();
+fn nothing_to_split(settings: &Settings, warnings: &[String]) -> Error {
+    let place = settings.wants.overlay_root.as_ref().map(|root| format!(" below {root}")).unwrap_or_default();
+    let files =
+        if settings.selection.is_empty() { "" } else { ", nor files that the selected handlers know" };
     let why: String = warnings.iter().map(|warning| format!("\n  {warning}")).collect();
-    ErrorKind::NothingToSplit(format!("{place}{why}")).into()
+    ErrorKind::NothingToSplit(format!("{place}{files}{why}")).into()
 }

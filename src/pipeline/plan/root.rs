@@ -73,6 +73,29 @@ pub fn overlay_root<'n>(
     }
 }
 
+/// The one top-level directory below which `claims` says yes to a file: the root of a wheel without fat binaries.
+pub fn root_of_files<'n>(
+    names: impl Iterator<Item = &'n str>,
+    claims: impl Fn(&str) -> bool,
+) -> Result<Option<String>> {
+    let mut roots: BTreeMap<&str, usize> = BTreeMap::new();
+    for (root, path) in names.filter_map(|name| installed_path(name).split_once('/')) {
+        if !is_data_tree(root) && claims(path) {
+            *roots.entry(root).or_default() += 1;
+        }
+    }
+    if roots.len() > 1 {
+        let list: Vec<String> =
+            roots.iter().map(|(root, count)| format!("  {root}: {count} per-architecture files")).collect();
+        return Err(Error::usage(format!(
+            "several top-level directories hold per-architecture files, and none has fat binaries; choose one with \
+             --overlay-root:\n{}",
+            list.join("\n")
+        )));
+    }
+    Ok(roots.into_keys().next().map(str::to_owned))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::root::below;
-use crate::arch::table::{ArchTable, Bundle};
+use super::settings::Settings;
+use super::unknown::Unknown;
+use crate::arch::UnknownArch;
+use crate::arch::table::Bundle;
 use crate::error::{Error, Result};
 use crate::fault::Fault;
 use crate::io::Input;
-use crate::options::{OutputFormat, SplitOptions, UnknownArch};
+use crate::options::{OutputFormat, SplitOptions};
 use crate::pipeline::classify::Classified;
 use crate::pipeline::identify::Identified;
 use crate::wheel::archs::ArchFilter;
-use crate::wheel::database::{self, Selection};
+use crate::wheel::database::Selection;
 use crate::wheel::device_glob::DeviceGlob;
 use crate::wheel::dist_info::installed_path;
 use crate::wheel::filename::WheelFilename;
@@ -26,32 +29,28 @@ pub struct MovedFile {
     pub bundle: Bundle,
 }
 
-/// Finds the per-architecture files below `root`.
-pub fn database_files(
+/// Warns of patterns that match nothing, and of files that would move if somebody had said so.
+pub fn forgotten_files(
     input: &Input,
     root: &str,
-    table: &ArchTable,
+    settings: &Settings,
     options: &SplitOptions,
     warnings: &mut Vec<String>,
-) -> Result<Vec<MovedFile>> {
-    let mut selection = Selection::from_names(options.databases.iter().map(String::as_str))
-        .map_err(|fault| Error::usage(fault.to_string()))?;
-    for pattern in &options.device_files {
-        selection.add_device_files(pattern).map_err(|fault| Error::usage(fault.to_string()))?;
-    }
+) -> Result<()> {
     let paths = || {
         let files = input.members().iter().filter(|member| !member.is_directory());
         files.filter_map(|member| below(root, &member.name))
     };
+    // Those of a rules file are for wheels of several kinds.
     for pattern in &options.device_files {
         let glob = DeviceGlob::parse(pattern).map_err(|fault| Error::usage(fault.to_string()))?;
         if !paths().any(|path| glob.capture(path).is_some()) {
             warnings.push(format!("--device-files {pattern:?} matches no file below {root}"));
         }
     }
-    if options.databases.is_empty() && options.device_files.is_empty() {
-        let every = Selection::from_names(database::handler_names())?;
-        let mut staying = paths().filter(|path| every.classify(path, table).is_some());
+    if settings.wants.databases.is_none() && settings.wants.device_files.is_none() {
+        let every = Selection::every();
+        let mut staying = paths().filter(|path| every.classify(path, &settings.table).is_some());
         if let Some(example) = staying.next() {
             warnings.push(format!(
                 "{} file(s) for single GPUs, such as {root}/{example}, stay in the host wheel; \
@@ -60,51 +59,33 @@ pub fn database_files(
             ));
         }
     }
+    Ok(())
+}
+
+/// Finds the per-architecture files below `root`; those whose architecture nobody knows are noted in `unknown`.
+pub fn database_files<'i>(
+    input: &'i Input,
+    root: &str,
+    settings: &Settings,
+    duplicates: &BTreeSet<usize>,
+    unknown: &mut Unknown<'i>,
+) -> Vec<MovedFile> {
     let mut moved = Vec::new();
-    let mut unknown: BTreeMap<String, (usize, &str)> = BTreeMap::new();
     for (index, member) in input.members().iter().enumerate() {
-        if member.is_directory() {
+        if member.is_directory() || duplicates.contains(&index) {
             continue;
         }
         let Some(path) = below(root, &member.name) else { continue };
-        let Some(file) = selection.classify(path, table) else { continue };
-        let lookup = table.bundle_of(file.arch.processor()).map_err(|fault| {
-            Error::from(fault).in_member(&member.name).with_hint(format!(
-                "the {} rule took this name for a per-architecture file; leave the rule out of --databases, or add the architecture with --arch-table",
-                file.handler
-            ))
-        })?;
-        if !lookup.is_known() {
-            let places = unknown.entry(file.arch.processor().to_owned()).or_insert((0, &member.name));
-            places.0 += 1;
-            if options.unknown_arch == UnknownArch::Host {
-                continue;
-            }
-        }
-        moved.push(MovedFile { member: index, bundle: lookup.into_bundle() });
-    }
-    if !unknown.is_empty() {
-        let list: Vec<String> = unknown
-            .iter()
-            .map(|(arch, (count, example))| format!("{arch} ({count} files, such as {example})"))
-            .collect();
-        let list = list.join("; ");
-        match options.unknown_arch {
-            UnknownArch::Error => {
-                let fault = Fault::unsupported("architecture table", None, format!("it lacks {list}"));
-                return Err(Error::from(fault).with_hint("add rows with --arch-table FILE"));
-            }
-            UnknownArch::Package => {
-                warnings.push(format!(
-                    "the architecture table lacks {list}; each gets a device wheel of its own"
-                ));
-            }
-            UnknownArch::Host => {
-                warnings.push(format!("the architecture table lacks {list}; they stay in the host wheel"));
-            }
+        let Some(file) = settings.selection.classify(path, &settings.table) else { continue };
+        let arch = file.arch.processor();
+        let Some(lookup) = unknown.of_file(&settings.table, arch, &member.name, file.handler) else {
+            continue;
+        };
+        if lookup.is_known() || settings.unknown_arch() != UnknownArch::Host {
+            moved.push(MovedFile { member: index, bundle: lookup.into_bundle() });
         }
     }
-    Ok(moved)
+    moved
 }
 
 /// The members of the host wheel in order: first those outside `.dist-info`, then those of `.dist-info`, without
@@ -233,10 +214,15 @@ pub fn no_collisions(input: &Input, new: impl Iterator<Item = String>) -> Result
     Ok(())
 }
 
-/// Fails if two outputs would have one file name, on any system.
-pub fn different_names(names: impl Iterator<Item = String>) -> Result<()> {
+/// Fails if two outputs would have one file name, on any system, or one that is taken.
+pub fn different_names(names: impl Iterator<Item = String>, taken: &BTreeSet<String>) -> Result<()> {
     let mut seen = HashSet::new();
+    let taken: HashSet<String> = taken.iter().map(|name| name.to_lowercase()).collect();
     for name in names {
+        if taken.contains(&name.to_lowercase()) {
+            return Err(Error::usage(format!("{name} is the name of another output of this run"))
+                .with_hint("give each distribution a --device-package-prefix of its own, in a rules file"));
+        }
         if !seen.insert(name.to_lowercase()) {
             return Err(Error::usage(format!("two wheels of this split would be named {name}")).with_hint(
                 "choose another --device-package-prefix, or see whether the input has the right file name",
@@ -249,13 +235,11 @@ pub fn different_names(names: impl Iterator<Item = String>) -> Result<()> {
 /// The bundles that get a wheel: those of `keys` that `--archs` allows.
 pub fn filter(
     keys: &BTreeMap<String, Bundle>,
-    table: &ArchTable,
-    options: &SplitOptions,
+    settings: &Settings,
     warnings: &mut Vec<String>,
 ) -> Result<ArchFilter> {
-    let Some(list) = &options.archs else { return Ok(ArchFilter::default()) };
+    let Some(filter) = &settings.filter else { return Ok(ArchFilter::default()) };
     let usage = |fault: Fault| Error::usage(fault.to_string());
-    let filter = ArchFilter::parse(list, table).map_err(usage)?;
     filter.check_something_left(keys.keys().map(String::as_str)).map_err(usage)?;
     let unmatched = filter.unmatched(keys.keys().map(String::as_str));
     if !unmatched.is_empty() {
@@ -267,7 +251,7 @@ pub fn filter(
             "--archs keeps {kept} but not {dropped}, which has files that {kept} devices use too"
         ));
     }
-    Ok(filter)
+    Ok(filter.clone())
 }
 
 /// A wheel's file name, or for `--output-format directory` its directory's.
