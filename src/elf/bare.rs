@@ -22,8 +22,9 @@ use crate::source::ReadAt;
 
 /// `version` of every wrapper.
 const VERSION: u32 = 1;
-/// Zeros between two bundles that still count as padding, in bytes: bundles are aligned to pages.
-const MAX_PADDING: u64 = 64 << 10;
+/// Zeros between two bundles that still count as padding, in bytes: what it takes to align the next one to a page. More
+/// can be something that is zero, and stays.
+const MAX_PADDING: u64 = 0xfff;
 
 /// What may be wrappers, in the order of their addresses. Reads every byte of every PT_LOAD, forward.
 pub(super) fn wrappers(source: &mut dyn ReadAt, view: &ElfView) -> Result<Vec<RawWrapper>> {

@@ -135,6 +135,23 @@ fn a_bundle_at_the_start_of_its_segment() {
     check(&file, &fat(&file));
 }
 
+/// A page of zeros between two bundles may be a table that is zero.
+#[test]
+fn zeros_that_are_more_than_padding_stay() {
+    for (zeros, sections) in [(0xfff, 1), (0x1000, 2)] {
+        let mut bytes = bundle();
+        bytes.resize(bytes.len() + zeros, 0);
+        let second = bytes.len() as u64;
+        bytes.extend(bundle());
+        let mut builder = ElfBuilder::shared(1).wrapper(second, Via::Relative);
+        builder.section(".hip_fatbin").content = Content::Bytes(bytes);
+        builder.null_headers = 2;
+        let file = builder.build();
+        assert_eq!(fat(&strip_sections(&file)).sections.len(), sections, "{zeros:#x}");
+        check(&file, &fat(&file));
+    }
+}
+
 #[test]
 fn programs_have_pointers_in_place() {
     let (bytes, second) = bundles();

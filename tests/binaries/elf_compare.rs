@@ -68,12 +68,20 @@ pub fn compare(before: &[u8], after: &[u8], marker: &[u8]) -> Vec<String> {
 pub fn compare_like(named: &[u8], before: &[u8], after: &[u8], marker: &[u8]) -> Vec<String> {
     let (old, new, named) = (Elf::parse(before), Elf::parse(after), Elf::parse(named));
     let (old_image, new_image) = (Image::load(&old), Image::load(&new));
-    let bundles = named
+    let mut bundles: Vec<Range<u64>> = named
         .sections
         .iter()
         .filter(|section| section.name == BUNDLES && section.has_bytes())
         .map(Section::memory)
         .collect();
+    if old.sections.is_empty() {
+        // The padding between two bundles is nobody's that could be told.
+        bundles.sort_by_key(|bundle| bundle.start);
+        let starts: Vec<u64> = bundles.iter().skip(1).map(|bundle| bundle.start).collect();
+        for (bundle, next) in bundles.iter_mut().zip(starts) {
+            bundle.end = if next - bundle.end < PAGE { next } else { bundle.end };
+        }
+    }
     let moved = old
         .sections
         .iter()
