@@ -38,6 +38,10 @@ pub fn prefer_huge_pages(buffer: &mut Vec<u8>) {
             // SAFETY: the pages are those that the buffer lies in, and the advice changes neither their content nor
             // their protection. Where pages are larger, the call fails, which does not matter.
             unsafe { libc::madvise(first as *mut libc::c_void, last - first, libc::MADV_HUGEPAGE) };
+            // The allocator's note at the start has made the first page an ordinary one, and all of its huge page
+            // with it, unless they are put together again (Linux 6.1).
+            // SAFETY: as before; what is in the pages stays.
+            unsafe { libc::madvise(first as *mut libc::c_void, HUGE_PAGE, libc::MADV_COLLAPSE) };
         }
     }
     #[cfg(not(target_os = "linux"))]
