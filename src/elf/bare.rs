@@ -39,7 +39,9 @@ pub(super) fn wrappers(source: &mut dyn ReadAt, view: &ElfView) -> Result<Vec<Ra
             for (word, offset) in bytes.chunks_exact(8).zip((at..).step_by(8)) {
                 let word = word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
                 if starts.contains(&word) && offset + WRAPPER_LEN <= end {
-                    let address = load.address + (offset - load.offset);
+                    let address = load.address.checked_add(offset - load.offset).ok_or_else(|| {
+                        Fault::malformed("program header", offset, "a PT_LOAD ends past the end of memory")
+                    })?;
                     // Truncation leaves the magic.
                     found.push(RawWrapper { offset, address, magic: word as u32, binary: 0 });
                 }

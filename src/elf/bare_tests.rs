@@ -124,6 +124,17 @@ fn are_split_like_those_with_section_headers() {
     assert_eq!((layout.sections.len(), start), (1, fat(&file).sections[0].address));
 }
 
+/// Found by fuzzing: an address was added past the end of 64 bits.
+#[test]
+fn segments_at_the_end_of_memory_are_refused() {
+    let mut file = strip_sections(&builder().build());
+    // The last PT_LOAD, in which the wrappers are.
+    let load = segment_kinds(&file).iter().rposition(|&kind| kind == 1).unwrap();
+    let place = 64 + 56 * load + 16;
+    file[place..place + 8].copy_from_slice(&0xffff_ffff_ffff_fff8u64.to_le_bytes());
+    assert!(located(&file).is_err());
+}
+
 /// The marker is then at the bundle's end, and nothing but the wrappers leads to it.
 #[test]
 fn a_bundle_at_the_start_of_its_segment() {
