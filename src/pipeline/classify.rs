@@ -14,6 +14,7 @@ use super::ahead::{Anticipating, Anticipators};
 use super::cancel::{cause, hung_up, stopped};
 use super::early::Early;
 use super::identify::Identified;
+use super::limits::{Kinds, Limits};
 use super::meter::Meter;
 use super::plan::settings::Settings;
 use super::receive::Received;
@@ -217,8 +218,9 @@ fn in_parallel<T: Send>(
         Ok(())
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (1..options.jobs.clamp(1, members.len().max(1))).map(|_| scope.spawn(run)).collect();
+        // No more than the memory that the user grants can bear.
+        let jobs = Limits::of(options, Kinds::Unknown).workers.clamp(1, members.len().max(1));
+        let threads: Vec<_> = (1..jobs).map(|_| scope.spawn(run)).collect();
         let first = run();
         let results: Vec<Result<()>> = std::iter::once(first).chain(threads.into_iter().map(join)).collect();
         cause(results.into_iter().filter_map(Result::err)).map_or(Ok(()), Err)

@@ -13,7 +13,7 @@ use super::budget::{Budget, Buffer, Grant, size_class};
 use super::cancel::hung_up;
 use super::spot::Registry;
 use super::unbundle::{Cutter, Piece};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fatbin::HeaderParse;
 use crate::fatbin::bundle::BundleHeader;
 use crate::fatbin::ccob::{CcobDecoder, CcobHeader, Method, WholeDecoder};
@@ -186,8 +186,16 @@ fn at_once(bundle: &Bundle, kept: &mut Kept, cutter: &mut Cutter<'_, '_>) -> Res
     if !decoder.decode(&bundle.header, &payload, &mut content) {
         return Ok(Some(payload));
     }
+    // What the objects need is left for them: a large one takes more memory than its bytes.
+    drop(payload);
     if cutter.output.verify_bundles {
-        check_hash(bundle, &Md5::digest(&*content).into())?;
+        let verified = check_hash(bundle, &Md5::digest(&*content).into());
+        match &bundle.objects {
+            Objects::Planned(_) => verified?,
+            // The second pass says so, unless it is a wrong guess.
+            Objects::Spotted(_) if verified.is_err() => return Ok(None),
+            Objects::Spotted(_) => {}
+        }
     }
     lap.worked(bundle.header.uncompressed);
     let pieces = match &bundle.objects {
@@ -224,13 +232,18 @@ fn in_parts<P: AsRef<[u8]>, G>(
                 register(&registry, bundle, &mut prefix, cutter, position, bytes)
             });
             cutter.output.cancel.check()?;
-            if decoded.is_err() {
-                // The reader must be able to go on, and the guess was wrong.
-                bundle.payload.iter().for_each(drop);
+            match decoded {
+                Ok(()) => cutter.end(),
+                Err(error) if matches!(error.kind(), ErrorKind::Input(_)) => {
+                    // The reader must be able to go on. If it was no wrong guess, the second pass says what is wrong:
+                    // what has come out so far must not keep it from looking.
+                    bundle.payload.iter().for_each(drop);
+                    cutter.abandon();
+                    registry.forget(bundle.range.start);
+                    Ok(())
+                }
+                Err(error) => Err(error),
             }
-            cutter.end()?;
-            cutter.abandon();
-            Ok(())
         }
     }
 }

@@ -126,6 +126,9 @@ impl Arriving<'_, '_, '_> {
         let mut sha256 = Sha256::new();
         let mut look = |scan: &mut Scan<'_, '_, '_>, chunk: &[u8]| {
             sha256.update(chunk);
+            if scan.position() + chunk.len() as u64 > entry.size {
+                return Err(super::cancel::stopped());
+            }
             scan.feed(chunk)
         };
         let mut checkpoints = Checkpoints::every(FirstPass::interval(entry.size));
@@ -179,10 +182,12 @@ impl Arriving<'_, '_, '_> {
                 released = at;
             }
         }
-        let whole = scan.position() == entry.size && at == entry.data.end;
+        // If something is wrong, the first pass proper says what. Objects that are not whole are forgotten then.
+        if scan.position() != entry.size || at != entry.data.end {
+            return Err(super::cancel::stopped());
+        }
         let scanned = scan.finish()?;
-        if !whole || scanned.crc32 != entry.crc32 {
-            // The first pass proper says what is wrong.
+        if scanned.crc32 != entry.crc32 {
             return Err(super::cancel::stopped());
         }
         Ok((sha256.finalize().into(), scanned, checkpoints))

@@ -135,15 +135,20 @@ impl Rewriter<'_, '_> {
             })?;
             let end = position + chunk.len() as u64;
             self.decoders.feed(position, chunk)?;
+            let mut fed = 0;
             while !self.decoders.is_busy() {
                 while extents.next_if(|extent| matches!(extent, Extent::Plain(_))).is_some() {}
                 let starts = |extent: &&Extent| matches!(extent, Extent::Compressed { payload, .. } if payload.start < end);
                 let Some(Extent::Compressed { header, payload, window, cuts }) = extents.next_if(starts) else { break };
                 let objects = Objects::Planned(cuts.clone().map(piece).collect());
+                // The objects in front of it first: a decoder may wait until they are written.
+                let before = (payload.start.saturating_sub(position) as usize).clamp(fed, chunk.len());
+                self.cutter.feed(position + fed as u64, &chunk[fed..before])?;
+                fed = before;
                 self.decoders.start(&member.name, *header, payload.clone(), *window, objects)?;
                 self.decoders.feed(position, chunk)?;
             }
-            self.cutter.feed(position, chunk)?;
+            self.cutter.feed(position + fed as u64, &chunk[fed..])?;
             position = end;
             Ok(())
         })?;

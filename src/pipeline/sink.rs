@@ -335,7 +335,7 @@ impl TreeSink {
         }
         let file = File::options().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
         #[cfg(unix)]
-        if attributes.mode() & 0o777 != 0 {
+        if attributes.is_symlink() || attributes.mode() & 0o777 != 0 {
             use std::os::unix::fs::PermissionsExt;
             // A symbolic link is made when its data is there; until then the mode marks it.
             let mode = match attributes.mode() & 0o777 {

@@ -66,6 +66,15 @@ impl Registry {
         });
         pieces.collect()
     }
+
+    /// Nobody shall find the objects of the compressed bundle whose payload starts at `payload`.
+    pub fn forget(&self, payload: u64) {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        for key in keys.iter_mut().filter(|key| key.member == self.member && key.payload == Some(payload)) {
+            // No member has an empty object there.
+            *key = Key { member: u64::MAX, payload: Some(u64::MAX), range: 0..0 };
+        }
+    }
 }
 
 /// A bundle that may be one.
@@ -128,7 +137,8 @@ impl Spotter {
                 Look::Nothing | Look::More => self.next += ALIGN,
                 Look::Found(spotted, bundle_end) => {
                     found(spotted);
-                    self.next = bundle_end.next_multiple_of(ALIGN).max(self.next + ALIGN);
+                    let aligned = bundle_end.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
+                    self.next = aligned.max(self.next + ALIGN);
                 }
             }
             self.prefix.clear();
@@ -138,7 +148,7 @@ impl Spotter {
     }
 
     fn look(&self) -> Look {
-        let left = self.size - self.next;
+        let left = self.size.saturating_sub(self.next);
         if is_prefix(&self.prefix, bundle::MAGIC) {
             match BundleHeader::parse(&self.prefix, Some(left)) {
                 Ok(HeaderParse::Complete(header)) => {

@@ -12,11 +12,11 @@ use std::thread::{Scope, ScopedJoinHandle};
 use crossbeam_channel::{Sender, bounded};
 
 use super::budget::{Budget, Buffer, Slice};
-use super::cancel::{Cancel, hung_up, stopped};
+use super::cancel::{Cancel, cause, hung_up, stopped};
 use super::compress::{self, Job};
 use super::item::{Compressed, CutIndex, Unbundled};
 use super::stats::Stats;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::member::CHUNK;
 use crate::options::Scheme;
 
@@ -179,16 +179,26 @@ impl<'scope, 'env> Cutter<'scope, 'env> {
                 piece = &piece[now..];
                 if complete && piece.is_empty() {
                     let (_, Open::Large { chunk, encoder }) = self.open.remove(index) else { return Ok(()) };
-                    return encoder.send(chunk).map_err(hung_up);
+                    return encoder.send(chunk).map_err(|_| self.encoder_failed());
                 }
                 if chunk.len() < CHUNK {
                     break;
                 }
                 let next = self.budget.buffer(CHUNK)?;
-                encoder.send(std::mem::replace(chunk, next)).map_err(hung_up)?;
+                if encoder.send(std::mem::replace(chunk, next)).is_err() {
+                    return Err(self.encoder_failed());
+                }
             },
         }
         Ok(())
+    }
+
+    /// An encoder is gone: why, it says itself.
+    fn encoder_failed(&mut self) -> Error {
+        // Those that are well wait for chunks that will not come.
+        self.abandon();
+        let failed = self.encoders.drain(..).filter_map(|encoder| join(encoder).err());
+        cause(failed).unwrap_or_else(stopped)
     }
 
     /// Cuts `pieces` out of a stream that is there as a whole. No other may be open.

@@ -23,6 +23,9 @@ pub fn give_back_large_buffers() {
 
 /// Size of a huge page, where there are some, in bytes.
 pub const HUGE_PAGE: usize = 2 << 20;
+/// Puts ordinary pages together. Not every C library has the name yet (`mman-common.h`).
+#[cfg(target_os = "linux")]
+const MADV_COLLAPSE: libc::c_int = 25;
 /// Size of an ordinary page, in bytes.
 pub const PAGE: usize = 4096;
 
@@ -41,7 +44,7 @@ pub fn prefer_huge_pages(buffer: &mut Vec<u8>) {
             // The allocator's note at the start has made the first page an ordinary one, and all of its huge page
             // with it, unless they are put together again (Linux 6.1).
             // SAFETY: as before; what is in the pages stays.
-            unsafe { libc::madvise(first as *mut libc::c_void, HUGE_PAGE, libc::MADV_COLLAPSE) };
+            unsafe { libc::madvise(first as *mut libc::c_void, HUGE_PAGE, MADV_COLLAPSE) };
         }
     }
     #[cfg(not(target_os = "linux"))]

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
-use memmap2::{Mmap, UncheckedAdvice};
+use memmap2::Mmap;
 
 /// Whole pages around a range are given back. 64 KiB suits every page size in use, and is what the kernel maps at once.
 const GRANULE: usize = 64 << 10;
@@ -91,11 +91,15 @@ impl Map {
     }
 
     fn drop_pages(map: &Mmap, start: usize, end: usize) {
+        #[cfg(unix)]
         if start < end {
+            use memmap2::UncheckedAdvice;
             // SAFETY: the map is file-backed and never written, so a dropped page is read again from the same
             // file when it is next touched: no bytes are lost, which is the hazard of this advice.
             let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
         }
+        #[cfg(not(unix))]
+        let _ = (map, start, end);
     }
 }
 

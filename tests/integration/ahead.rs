@@ -4,10 +4,13 @@
 //! anticipation makes of them.
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
 
-use crate::support::bundle_builder::{CCOB_KINDS, ccob};
+use crate::support::bundle_builder::{CCOB_KINDS, ccob, ccob_with_payload};
 use crate::support::elf_builder::{FatElf, bundle, noise};
-use crate::support::run::{Split, split, split_built};
+use crate::support::run::{Split, refuse_built, split, split_built, split_command, texts};
 use crate::support::wheel_builder::WheelBuilder;
 use crate::support::wheel_reader::sha256;
 
@@ -90,4 +93,80 @@ fn wrong_guesses_do_no_harm() {
         .file("traps/lib.so", elf.build())
         .file("traps/plain.so", [&b"\x7fELF\x02\x01\x01\0"[..], &[0; 4088], &traps].concat());
     same_with_and_without(wheel, "traps", &[]);
+}
+
+/// A damaged bundle is refused as it is without anticipation, however many of its objects have come out of it.
+#[test]
+fn damage_is_found_although_objects_were_made_ahead() {
+    let content =
+        bundle(&[("gfx942", &noise(1, 400_000)), ("gfx1100", &noise(2, 300_000)), ("gfx90a", b"x")]);
+    for (version, method) in CCOB_KINDS.into_iter().filter(|kind| kind.0 > 1) {
+        let good = ccob(version, method, &content);
+        let header = if version == 2 { 24 } else { 32 };
+        // The stream ends in the middle of the second object, and a byte too many is behind it.
+        let middle = &good[header..header + (good.len() - header) * 2 / 3];
+        let longer = [&good[header..], b"!"].concat();
+        for payload in [middle, &longer] {
+            let damaged = ccob_with_payload(version, method, &content, payload);
+            let elf = FatElf::new().code(&[("gfx942", &noise(3, 9000))]).unit(damaged);
+            let wheel = WheelBuilder::new("bad", "1").file("bad/lib.so", elf.build());
+            let words = ["bad/lib.so", "compressed offload bundle"];
+            refuse_built(&wheel, &["-j2"], &words);
+            let large = wheel.file("bad/filler.bin", filler());
+            for jobs in ["-j1", "-j2"] {
+                refuse_built(&large, &[jobs], &words);
+            }
+            // A pipe is always anticipated, even if only objects are wanted that are not damaged.
+            let bytes = large.bytes();
+            let output = tempfile::tempdir().unwrap();
+            let name = large.file_name();
+            let arguments = ["--input-name", name.as_str(), "--archs", "gfx942"];
+            let mut child = split_command(Path::new("-"), output.path(), &arguments)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            child.stdin.take().unwrap().write_all(&bytes).unwrap();
+            let done = child.wait_with_output().unwrap();
+            let (_, stderr) = texts(&done);
+            assert_eq!(done.status.code(), Some(1), "{stderr}");
+            assert!(stderr.contains("compressed offload bundle"), "{stderr}");
+        }
+    }
+}
+
+#[test]
+fn hashes_of_bundles_count_where_bundles_are_and_only_there() {
+    let content = bundle(&[("gfx942", &noise(1, 40_000))]);
+    let mut wrong = ccob(2, CCOB_KINDS[3].1, &content);
+    wrong[16] ^= 1;
+    let mut trap = noise(4, 8192);
+    trap.extend_from_slice(&wrong);
+    // Inside a code object, at a page: it is none.
+    let elf = FatElf::new().code(&[("gfx942", &trap), ("gfx1100", b"code")]);
+    let wheel = WheelBuilder::new("hash", "1").file("hash/lib.so", elf.build());
+    same_with_and_without(wheel, "hash", &["--verify-bundles"]);
+    let elf = FatElf::new().code(&[("gfx942", &noise(5, 100))]).unit(wrong);
+    let wheel = WheelBuilder::new("hash", "1").file("hash/lib.so", elf.build());
+    refuse_built(&wheel, &["--verify-bundles"], &["hash/lib.so", "MD5"]);
+    refuse_built(&wheel.file("hash/filler.bin", filler()), &["--verify-bundles"], &["hash/lib.so", "MD5"]);
+}
+
+/// A bundle that just fits the smallest budget, with an object that is compressed in parts, twice.
+#[test]
+fn a_decoder_does_not_wait_for_itself() {
+    let mut elf = FatElf::new();
+    for seed in 0..2 {
+        let mut large = noise(seed, 6 << 20);
+        large.resize((20 << 20) + 70_000, 1);
+        elf = elf.unit(ccob(2, CCOB_KINDS[3].1, &bundle(&[("gfx942", &large)])));
+    }
+    let wheel = WheelBuilder::new("tight", "1").file("tight/lib.so", elf.build());
+    let expected = contents(&split_built(&wheel, &["-j2"]));
+    for arguments in
+        [&["-j2", "--memory-limit", "64M"][..], &["-j2", "--memory-limit", "64M", "--archs", "gfx942"]]
+    {
+        assert_eq!(contents(&split_built(&wheel, arguments)), expected);
+    }
 }
