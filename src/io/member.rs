@@ -13,6 +13,39 @@ pub const CHUNK: usize = 256 << 10;
 /// Mapped input is given back to the kernel after this many bytes.
 const RELEASE: usize = 4 << 20;
 
+/// A chunk, and where it is.
+#[derive(Debug)]
+pub enum Filled<'a> {
+    /// At the start of the reader's buffer, so many bytes.
+    Owned(&'a mut Box<[u8]>, usize),
+    /// In the input.
+    Borrowed(&'a [u8]),
+}
+
+impl Filled<'_> {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Owned(buffer, length) => &buffer[..*length],
+            Self::Borrowed(bytes) => bytes,
+        }
+    }
+
+    /// A buffer of [`CHUNK`] bytes that starts with the chunk, without a copy where that can be, and the chunk's
+    /// length. The reader goes on with `spare`, a buffer from an earlier call, or with a new one.
+    pub fn take(self, spare: Option<Box<[u8]>>) -> (Box<[u8]>, usize) {
+        let spare = spare.filter(|spare| spare.len() == CHUNK);
+        let mut next = spare.unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice());
+        match self {
+            Self::Owned(buffer, length) => (std::mem::replace(buffer, next), length),
+            Self::Borrowed(bytes) => {
+                next[..bytes.len()].copy_from_slice(bytes);
+                (next, bytes.len())
+            }
+        }
+    }
+}
+
 /// Reads members front to back. Owns the buffers, so keep one per thread.
 #[derive(Debug)]
 pub struct StreamReader {
@@ -38,6 +71,17 @@ impl StreamReader {
         checkpoints: Option<&mut Checkpoints>,
         mut sink: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
+        self.read_filled(input, member, checkpoints, |chunk| sink(chunk.bytes()))
+    }
+
+    /// As [`read`](Self::read), for a sink that may keep chunks.
+    pub fn read_filled(
+        &mut self,
+        input: &Input,
+        member: &Member,
+        checkpoints: Option<&mut Checkpoints>,
+        mut sink: impl FnMut(Filled<'_>) -> Result<()>,
+    ) -> Result<()> {
         let bytes = input.bytes(member).map_err(|error| error.in_member(&member.name))?;
         let in_member = |error: Error| error.in_member(&member.name);
         match &bytes {
@@ -56,14 +100,14 @@ impl StreamReader {
         bytes: &[u8],
         member: &Member,
         release: impl Fn(std::ops::Range<usize>),
-        sink: &mut impl FnMut(&[u8]) -> Result<()>,
+        sink: &mut impl FnMut(Filled<'_>) -> Result<()>,
     ) -> Result<()> {
         if bytes.len() as u64 != member.size {
             return Err(wrong_size(member, bytes.len() as u64).into());
         }
         let (mut done, mut released) = (0, 0);
         for chunk in bytes.chunks(CHUNK) {
-            sink(chunk)?;
+            sink(Filled::Borrowed(chunk))?;
             done += chunk.len();
             if done - released >= RELEASE || done == bytes.len() {
                 release(released..done);
@@ -79,7 +123,7 @@ impl StreamReader {
         deflated: &[u8],
         member: &Member,
         mut checkpoints: Option<&mut Checkpoints>,
-        sink: &mut impl FnMut(&[u8]) -> Result<()>,
+        sink: &mut impl FnMut(Filled<'_>) -> Result<()>,
     ) -> Result<()> {
         let base = position(input, deflated);
         self.inflater.reset();
@@ -91,7 +135,7 @@ impl StreamReader {
             if written > member.size {
                 return Err(wrong_size(member, written).into());
             }
-            sink(&self.buffer[..step.produced])?;
+            sink(Filled::Owned(&mut self.buffer, step.produced))?;
             if step.ended {
                 break;
             }

@@ -26,7 +26,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fatbin::walk::{LocatedBundle, walk};
 use crate::fatbin::wrapper::{BundleSection, HIPF_MAGIC, Located, Wrapper};
 use crate::fault::{self, Fault};
-use crate::io::member::CHUNK;
 use crate::io::output::scratch;
 use crate::io::{Checkpoints, Input, Member, MemberReader, StreamReader};
 use crate::options::UnknownArch;
@@ -322,26 +321,23 @@ impl FirstPass<'_, '_, '_> {
         mut look: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<sha2::digest::Output<Sha256>> {
         std::thread::scope(|scope| {
-            let (full, to_hash) = bounded::<Vec<u8>>(HASH_QUEUE);
-            let (empty, to_fill) = bounded::<Vec<u8>>(HASH_QUEUE + 2);
+            let (full, to_hash) = bounded::<(Box<[u8]>, usize)>(HASH_QUEUE);
+            let (empty, to_fill) = bounded::<Box<[u8]>>(HASH_QUEUE + 2);
             let hasher = scope.spawn(move || {
                 let mut sha256 = Sha256::new();
                 let mut lap = self.context.stats.hash.lap();
-                for buffer in to_hash {
+                for (buffer, length) in to_hash {
                     lap.waited();
-                    sha256.update(&buffer);
-                    lap.worked(buffer.len() as u64);
+                    sha256.update(&buffer[..length]);
+                    lap.worked(length as u64);
                     // The reader may be done and gone.
                     let _ = empty.try_send(buffer);
                 }
                 Ok(sha256.finalize())
             });
-            let read = reader.read(self.input, self.member(), checkpoints, |chunk| {
-                look(chunk)?;
-                let mut buffer = to_fill.try_recv().unwrap_or_else(|_| Vec::with_capacity(CHUNK));
-                buffer.clear();
-                buffer.extend_from_slice(chunk);
-                full.send(buffer).map_err(hung_up)
+            let read = reader.read_filled(self.input, self.member(), checkpoints, |chunk| {
+                look(chunk.bytes())?;
+                full.send(chunk.take(to_fill.try_recv().ok())).map_err(hung_up)
             });
             drop(full);
             let digest = join(hasher)?;
