@@ -34,8 +34,10 @@ impl Arrangement {
     pub(super) fn find(source: &mut dyn ReadAt, layout: &ElfLayout, marker_len: u64) -> Result<Self> {
         let view = &layout.view;
         let bundles = bundles(layout)?;
-        // Bundles that get no hole, for want of a program header.
-        let mut closed = vec![false; bundles.len()];
+        // Bundles that get no hole: for want of a program header, or because the mapped program header table behind
+        // them would move (a program finds it by its offset, which must fit its address).
+        let behind = table_behind(view, &bundles);
+        let mut closed = behind.clone();
         let mut blocks = Vec::new();
         let mut may_move = true;
         // Every turn that does not end the loop adds to `closed` or `blocks`, or clears `may_move`.
@@ -114,11 +116,21 @@ impl Arrangement {
         {
             notes.push(format!("p_align of the segments behind the device code is lowered to {align:#x}"));
         }
-        let kept: u64 = bundles.iter().zip(closed).filter(|(_, closed)| **closed).map(|(b, _)| b.len()).sum();
-        if kept > 0 {
-            notes.push(format!(
-                "no room for another program header: {kept} bytes of device code are zeroed in place and the file keeps its length"
-            ));
+        let behind = table_behind(view, &bundles);
+        for (why, counts) in [
+            ("no room for another program header", false),
+            ("the program header table stands behind them", true),
+        ] {
+            let all = bundles.iter().zip(closed.iter().zip(&behind));
+            let kept: u64 = all
+                .filter(|(_, (closed, behind))| **closed && **behind == counts)
+                .map(|(bundle, _)| bundle.len())
+                .sum();
+            if kept > 0 {
+                notes.push(format!(
+                    "{why}: {kept} bytes of device code are zeroed in place and the file keeps its length"
+                ));
+            }
         }
         Self { bundles, holes, room, markers, marker, moved_to, notes }
     }
@@ -172,4 +184,12 @@ impl Arrangement {
             format!("the marker of {marker_len} bytes does not fit in the section, nor in padding behind it"),
         ))
     }
+}
+
+/// For each bundle section, whether the program header table is mapped and stands behind it in the file, as llvm-bolt
+/// has it.
+fn table_behind(view: &ElfView, bundles: &[Bundle]) -> Vec<bool> {
+    let table = view.segment_table();
+    let mapped = view.loads().any(|(_, load)| load.offset <= table.start && table.end <= load.file_end());
+    bundles.iter().map(|bundle| mapped && table.start >= bundle.file.end).collect()
 }

@@ -1,7 +1,7 @@
 //! Files that no common linker makes with its defaults, and damaged ones.
 
 use super::image::problems;
-use super::testing::{ElfBuilder, Via};
+use super::testing::{Content, DEVICE_BYTE, ElfBuilder, TestSection, Via};
 use super::tests::{MARKER, check, fat, fault, located, segment_kinds, split};
 use crate::fault::FaultKind;
 
@@ -84,4 +84,28 @@ fn a_file_that_is_cut_short_is_damaged() {
     bent[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
     let found = located(&bent).unwrap_err();
     assert!(found.message.contains("program header table is at 0xffffffffffffffff..2^64"), "{found}");
+}
+
+/// Found with llvm-bolt, which puts the table into a segment of its own at the end: a hole in front of it was planned,
+/// and then refused by the verification.
+#[test]
+fn a_program_header_table_behind_the_bundle_stays() {
+    const PLACE: &[u8] = b"the program headers go here";
+    let mut builder = ElfBuilder::shared(100_000);
+    let mut room = PLACE.to_vec();
+    room.resize(56 * 20, 0);
+    let section = TestSection::new(".phdrs", 1, 3, 8, Content::Bytes(room));
+    builder.segments.last_mut().unwrap().1.push(section);
+    let mut file = builder.build();
+    let place = file.windows(PLACE.len()).position(|window| window == PLACE).unwrap();
+    let (start, count) = (64, usize::from(u16::from_le_bytes([file[56], file[57]])));
+    file.copy_within(start..start + 56 * count, place);
+    file[32..40].copy_from_slice(&(place as u64).to_le_bytes());
+    let (after, plan) = split(&file, MARKER).unwrap();
+    // But for the names of new sections.
+    assert!((file.len()..file.len() + 64).contains(&after.len()));
+    assert_eq!(after[32..40], file[32..40]);
+    assert_eq!(after[place..place + 56 * count], file[place..place + 56 * count]);
+    assert!(!after.windows(64).any(|window| window.iter().all(|&byte| byte == DEVICE_BYTE)));
+    assert!(plan.notes.iter().any(|note| note.contains("stands behind")), "{:?}", plan.notes);
 }
