@@ -52,7 +52,15 @@ impl Wine {
         } else {
             command.arg(name)
         };
-        let output = run(&mut command);
+        let mut output = run(&mut command);
+        for _ in 0..10 {
+            // wine's own server is just ending: nothing was loaded yet.
+            if !String::from_utf8_lossy(&output.stderr).contains("a wine server seems to be running") {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            output = run(&mut command);
+        }
         let fate = match output.status.success() {
             true => Fate::Loads,
             false => {
