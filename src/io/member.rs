@@ -258,17 +258,15 @@ impl<'a> MemberReader<'a> {
     /// `checkpoints` must have been taken while this member was read.
     pub fn new(input: &'a Input, member: &'a Member, checkpoints: &'a Checkpoints) -> Result<Self> {
         let bytes = input.bytes(member).map_err(|error| error.in_member(&member.name))?;
-        let size = member.size;
-        let (cache, touched) = (Vec::new(), None);
         Ok(Self {
-            size,
+            size: member.size,
             bytes,
             checkpoints,
             snapshots: None,
             input,
             running: None,
-            cache,
-            touched,
+            cache: Vec::new(),
+            touched: None,
             copied: 0,
         })
     }
@@ -390,18 +388,19 @@ impl ReadAt for MemberReader<'_> {
     }
 
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> fault::Result<()> {
-        let deflated = match &self.bytes {
-            Bytes::Deflated(bytes) => *bytes,
-            Bytes::Plain(_) | Bytes::Mapped(_) => {
-                match &self.bytes {
-                    Bytes::Plain(bytes) => (&**bytes).read_at(offset, buffer)?,
-                    Bytes::Mapped(map) => (&**map).read_at(offset, buffer)?,
-                    Bytes::Deflated(_) => {}
-                }
-                self.copied(offset, buffer.len());
-                return Ok(());
-            }
+        let mut plain: &[u8] = match &self.bytes {
+            Bytes::Deflated(deflated) => return self.read_deflated(deflated, offset, buffer),
+            Bytes::Plain(bytes) => bytes,
+            Bytes::Mapped(map) => map,
         };
+        plain.read_at(offset, buffer)?;
+        self.copied(offset, buffer.len());
+        Ok(())
+    }
+}
+
+impl MemberReader<'_> {
+    fn read_deflated(&mut self, deflated: &[u8], offset: u64, buffer: &mut [u8]) -> fault::Result<()> {
         if offset.checked_add(buffer.len() as u64).is_none_or(|end| end > self.size) {
             return Err(Fault::malformed(
                 "file",

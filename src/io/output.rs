@@ -86,17 +86,13 @@ impl Pending {
             State::Done => Err(io::Error::other("committed already")),
         }
     }
-}
 
-impl Pending {
     /// Puts the output at `target`, directly if it has no name and nothing is there.
     fn give_name(&mut self, target: &Path) -> io::Result<Option<(PathBuf, bool)>> {
         if let State::Unnamed(file) = &self.state {
             match in_directory(&self.directory, || link(file, target)) {
                 Ok(()) => return Ok(None),
-                // A directory that is gone is made again below.
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }

@@ -3,8 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sha2::{Digest, Sha256};
-
 use super::emit::Hashed;
 use super::finish::Finisher;
 use super::plan::archives::ArchivePlan;
@@ -23,24 +21,12 @@ use crate::options::{KpackLayout, Output, SplitReport};
 use crate::wheel::metadata::Dependencies;
 use crate::wheel::record;
 
-/// Bytes read back at a time.
-const READ: u64 = 1 << 20;
-
 /// SHA-256 of a finished file of `size` bytes; `None` for a directory.
 pub(super) fn digest(pending: &Pending, size: u64) -> Result<Option<[u8; 32]>> {
     let Some(file) = pending.open_file() else { return Ok(None) };
     let failed = |error| Error::io("read back", pending.path(), error);
     let region = Region { file: file.try_clone().map_err(failed)?.into(), start: 0 };
-    let mut sha256 = Sha256::new();
-    let mut buffer = vec![0; READ.min(size) as usize];
-    let mut done = 0;
-    while done < size {
-        let take = READ.min(size - done) as usize;
-        region.read_at(&mut buffer[..take], done)?;
-        sha256.update(&buffer[..take]);
-        done += take as u64;
-    }
-    Ok(Some(sha256.finalize().into()))
+    region.sha256(size).map(Some)
 }
 
 /// The account of a split that is finished but for the names of its outputs.

@@ -5,15 +5,14 @@
 //! [`early`](super::early). So nothing here is an error of the wheel.
 
 use std::fs::File;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle};
-use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
 use super::Context;
 use super::budget::Budget;
-use super::cancel::{cause, stopped};
+use super::cancel::{LOOK, cause, stopped};
 use super::decode::{Decoders, Objects};
 use super::early::Early;
 use super::limits::{Kinds, Limits};
@@ -21,9 +20,6 @@ use super::spot::{Key, Registry, Spotted};
 use super::unbundle::{Cutter, join};
 use super::workers::{Threads, Workers};
 use crate::error::{Error, Result};
-
-/// How often a thread that waits for an anticipator looks whether the split was cancelled.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// What claims to be compressed more than so many to one is left to the plan: real bundles reach 100, and a guess must
 /// not make a file that only looks like one cost hours.
@@ -179,9 +175,4 @@ impl<'scope> Anticipating<'scope> {
             None => early.ok_or_else(stopped),
         }
     }
-}
-
-/// The keys of all objects, when their number is known.
-pub fn take_keys(keys: &Mutex<Vec<Key>>) -> Vec<Key> {
-    std::mem::take(&mut *keys.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -6,18 +6,12 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
-use std::sync::Arc;
-
-use sha2::{Digest, Sha256};
 
 use super::item::CutIndex;
 use super::sink::Region;
 use crate::error::{Error, Result};
 use crate::kpack::format::{BLOB_ALIGN, BlobArea, Scheme};
 use crate::kpack::toc::Toc;
-
-/// Bytes read back at a time.
-const READ: usize = 1 << 20;
 
 /// A frame that is coming in parts.
 #[derive(Debug)]
@@ -106,8 +100,7 @@ impl KpackWriter {
         }
         let crc32 = frame.crc.finalize();
         let written = self.region.start + frame.start..self.region.start + frame.start + frame.length;
-        let file = Arc::clone(&self.region.file);
-        let filed = Filed { file: &file, parts: &[written], crc32 };
+        let filed = Filed { file: &self.region.file, parts: &[written], crc32 };
         // If it is stored already, the next frame overwrites this one.
         let ordinal = match self.known(&filed)? {
             Some(ordinal) => ordinal,
@@ -224,15 +217,6 @@ impl KpackWriter {
         crc.combine(&self.crc);
         crc.update(&bytes);
         drop(bytes);
-        let mut sha256 = Sha256::new();
-        let mut buffer = vec![0; READ.min(usize::try_from(length).unwrap_or(READ))];
-        let mut done = 0;
-        while done < length {
-            let take = usize::try_from(length - done).unwrap_or(READ).min(buffer.len());
-            self.region.read_at(&mut buffer[..take], done)?;
-            sha256.update(&buffer[..take]);
-            done += take as u64;
-        }
-        Ok(Finished { length, crc32: crc.finalize(), sha256: sha256.finalize().into() })
+        Ok(Finished { length, crc32: crc.finalize(), sha256: self.region.sha256(length)? })
     }
 }

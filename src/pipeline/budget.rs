@@ -11,12 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::cancel::Cancel;
+use super::cancel::{Cancel, LOOK};
 use crate::error::Result;
 use crate::sys::malloc::{HUGE_PAGE, PAGE, prefer_huge_pages};
 
-/// How often a waiting producer looks whether the split was cancelled.
-const LOOK: Duration = Duration::from_millis(50);
 /// From this size on, a request may use all of the capacity, which is there for the largest objects. Smaller ones keep
 /// all workers busy with a part of it, and the rest is memory saved.
 const LARGE: usize = 2 << 20;

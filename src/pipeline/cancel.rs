@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+
+/// How often a thread that waits looks whether the split was cancelled.
+pub const LOOK: Duration = Duration::from_millis(50);
 
 /// Looked at by every thread before it waits and between chunks.
 #[derive(Debug, Default)]

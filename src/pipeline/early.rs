@@ -1,4 +1,5 @@
-//! Frames that were made before the plan was, kept in a file without a name until the archives are open. A frame leaves the file when it is taken, so that no byte is on the disk twice.
+//! Frames that were made before the plan was, kept in a file without a name until the archives are open. A frame
+//! leaves the file when archives have it, so that no byte is on the disk twice.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -7,7 +8,6 @@ use std::sync::{Mutex, PoisonError};
 
 use crossbeam_channel::Receiver;
 
-use super::ahead::take_keys;
 use super::archive::Filed;
 use super::item::{Compressed, Frame};
 use super::sink::write_at;
@@ -84,10 +84,14 @@ impl Early {
                 frame.crc32 = crc.finalize();
             }
         }
-        let complete = take_keys(keys).into_iter().zip(kept).enumerate().filter_map(|(cut, (key, frame))| {
-            let frame = frame.filter(|_| !open.contains_key(&cut))?;
-            Some((key, frame))
-        });
+        let complete = std::mem::take(&mut *keys.lock().unwrap_or_else(PoisonError::into_inner))
+            .into_iter()
+            .zip(kept)
+            .enumerate()
+            .filter_map(|(cut, (key, frame))| {
+                let frame = frame.filter(|_| !open.contains_key(&cut))?;
+                Some((key, frame))
+            });
         Ok(Self { file, frames: Mutex::new(complete.collect()) })
     }
 

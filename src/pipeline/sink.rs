@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use crate::error::{Error, Result};
 use crate::io::output::Pending;
 use crate::io::{Input, Member, StreamReader};
@@ -36,6 +38,17 @@ impl Region {
     /// Reads at `offset` from the region's start.
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
         read_at(&self.file, bytes, self.start + offset).map_err(|error| Error::io("read back", None, error))
+    }
+
+    /// SHA-256 of the first `length` bytes.
+    pub fn sha256(&self, length: u64) -> Result<[u8; 32]> {
+        let mut sha256 = Sha256::new();
+        in_pieces(0..length, |at, buffer| {
+            self.read_at(buffer, at)?;
+            sha256.update(buffer);
+            Ok(true)
+        })?;
+        Ok(sha256.finalize().into())
     }
 
     /// Copies the bytes `range` of `from` to `offset` from the region's start.
@@ -269,24 +282,20 @@ impl Sink {
 
 impl ArchiveSink {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.at += bytes.len() as u64;
         if bytes.len() >= BUFFERED {
-            self.flush_before(bytes.len() as u64)?;
-            return self.write_at(bytes, self.at - bytes.len() as u64);
+            self.flush()?;
+            self.write_at(bytes, self.at)?;
+        } else {
+            self.buffered.extend_from_slice(bytes);
         }
-        self.buffered.extend_from_slice(bytes);
+        self.at += bytes.len() as u64;
         if self.buffered.len() >= FLUSHED { self.flush() } else { Ok(()) }
     }
 
     /// Writes what is buffered.
     fn flush(&mut self) -> Result<()> {
-        self.flush_before(0)
-    }
-
-    /// The same, when `at` is `ahead` of its end already.
-    fn flush_before(&mut self, ahead: u64) -> Result<()> {
         if !self.buffered.is_empty() {
-            self.write_at(&self.buffered, self.at - ahead - self.buffered.len() as u64)?;
+            self.write_at(&self.buffered, self.at - self.buffered.len() as u64)?;
             self.buffered.clear();
         }
         Ok(())

@@ -1,6 +1,5 @@
 //! The one place with `unsafe` code: memory maps, copyable inflate states, allocator settings, signals. Everything
-//! outside
-//! sees safe types.
+//! outside sees safe types.
 
 #![allow(unsafe_code)]
 
